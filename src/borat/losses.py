@@ -1,0 +1,104 @@
+"""Losses whose smallest value is known to be zero, as a Polyak step wants them, beside cross-entropy."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["MultiClassHingeLoss", "TopKCrossEntropyLoss"]
+
+_REDUCTIONS = ("mean", "sum", "none")
+
+
+class MultiClassHingeLoss(torch.nn.Module):
+    r"""The multi-class hinge loss of Crammer and Singer, :math:`\max_j \{ s_j + m \, [j \ne y] \} - s_y`.
+
+    ``torch.nn.MultiMarginLoss`` is another loss: it sums over the classes where this one takes the maximum.
+
+    Args:
+        margin: :math:`m`, by which the score of the true class has to exceed all others.
+        reduction: over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> MultiClassHingeLoss()(torch.tensor([[2.0, 1.5, 0.0]]), torch.tensor([0]))
+        tensor(0.5000)
+    """
+
+    def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__()
+        if not isinstance(margin, Real) or isinstance(margin, bool) or not margin >= 0.0:
+            raise ValueError(f"margin must be a number of at least 0, got {margin!r}")
+        self.margin = float(margin)
+        self.reduction = _checked_reduction(reduction)
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The loss of ``scores`` of shape (batch, classes) for the true classes ``target`` of shape (batch,)."""
+        _check_shapes(scores, target)
+        truth = target.unsqueeze(1)
+        augmented = (scores + self.margin).scatter(1, truth, scores.gather(1, truth))
+        return _reduce(augmented.amax(1) - scores.gather(1, truth).squeeze(1), self.reduction)
+
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}, reduction={self.reduction!r}"
+
+
+class TopKCrossEntropyLoss(torch.nn.Module):
+    r"""The truncated top-k entropy loss of Lapin, Hein and Schiele (2016).
+
+    .. math::
+        \log \Big( 1 + \sum_{j \in J} \exp(s_j - s_y) \Big),
+
+    where :math:`J` leaves out the :math:`k - 1` largest scores of the wrong classes, so that the loss can vanish as soon
+    as the true class is among the first :math:`k`. With ``k=1`` it is the cross-entropy.
+
+    Args:
+        k: between 1 and the number of classes less one.
+        reduction: over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
+    """
+
+    def __init__(self, k: int = 5, reduction: str = "mean") -> None:
+        super().__init__()
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise ValueError(f"k must be an integer of at least 1, got {k!r}")
+        self.k = k
+        self.reduction = _checked_reduction(reduction)
+
+    def forward(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The loss of ``scores`` of shape (batch, classes) for the true classes ``target`` of shape (batch,)."""
+        _check_shapes(scores, target)
+        classes = scores.shape[1]
+        if self.k >= classes:
+            raise ValueError(f"k must be less than the number of classes, got k={self.k} for {classes} classes")
+        truth = target.unsqueeze(1)
+        rivals = scores.scatter(1, truth, -torch.inf)
+        if self.k > 1:
+            rivals = rivals.scatter(1, rivals.topk(self.k - 1, dim=1).indices, -torch.inf)
+        lead = rivals.logsumexp(1) - scores.gather(1, truth).squeeze(1)
+        # log(1 + exp(lead)), exact at both ends; the default threshold of 20 is coarse in float64
+        return _reduce(F.softplus(lead, threshold=40.0), self.reduction)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, reduction={self.reduction!r}"
+
+
+def _checked_reduction(reduction: str) -> str:
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, got {reduction!r}")
+    return reduction
+
+
+def _check_shapes(scores: Tensor, target: Tensor) -> None:
+    if scores.ndim != 2 or target.ndim != 1 or len(scores) != len(target):
+        raise ValueError(
+            "scores must have the shape (batch, classes) and target the shape (batch,), "
+            f"got {tuple(scores.shape)} and {tuple(target.shape)}"
+        )
+
+
+def _reduce(losses: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()

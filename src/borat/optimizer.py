@@ -1,0 +1,424 @@
+"""BORAT and ALI-G as PyTorch optimizers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT
+
+from borat.bundle import Bundle, Ledger, StepInfo, new_ledger
+from borat.dual import Array
+from borat.slots import Part, Slot, partition
+
+Loss = Tensor | float
+Constraint = Callable[[list[Tensor]], object]
+
+_WAYS_TO_PASS_THE_LOSS = (
+    "call step(loss=loss) after loss.backward(), step(closure) with a closure that computes the loss and its "
+    "gradients, or step(lambda: loss)"
+)
+
+
+class BORAT(Optimizer):
+    r"""Bundle Optimisation for Robust and Accurate Training (Paren, Berrada, Poudel and Kumar, JMLR 2022).
+
+    Each update minimises a proximal model of the loss around the current point :math:`w_t`, in which the loss is the
+    maximum of :math:`N - 1` linear pieces, measured on :math:`N - 1` batches, and of a known lower bound :math:`B`:
+
+    .. math::
+        w_{t+1} = \Pi_\Omega \Big( \arg\min_w \frac{1}{2\eta} \|w - w_t\|^2
+            + \max\big\{ \max_n \, \langle g_n, w - w_t \rangle + b_n, \; B \big\} \Big)
+
+    The first piece is measured at :math:`w_t`, each further one at the minimiser of the model so far. So every call of
+    :meth:`step` brings one batch's loss and gradients and moves the model, and every :math:`(N-1)`-th call completes an
+    update. In between, the model is at a trial point; :meth:`eval` puts it at the centre :math:`w_t`.
+
+    Args:
+        params: parameters or parameter groups; each group may have its own ``lr`` and ``momentum``.
+        lr: the maximal learning rate :math:`\eta`. It needs no schedule; where one writes it, a change takes effect at
+            the next bundle. ``None`` takes the cap away (only for ``bundle_size=2``).
+        bundle_size: the number of pieces :math:`N`, the bound included. 1 is SGD, 2 is ALI-G, 3 and 5 are the paper's
+            BORAT3 and BORAT5. More pieces are more robust to the choice of ``lr``, and need more memory.
+        momentum: Nesterov momentum, in [0, 1).
+        lower_bound: a value that no batch's loss falls below.
+        constraint: projects the parameters onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any
+            callable that changes a list of parameters in place. It is also applied once at construction.
+        same_batch: let ``step(closure)`` collect all pieces of an update on the closure's batch, as in the paper's
+            theory, instead of one. In practice a fresh batch for each piece trains better.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 1)
+        >>> opt = BORAT(model.parameters(), lr=1.0, bundle_size=3)
+        >>> for _ in range(2):
+        ...     opt.zero_grad()
+        ...     loss = model(torch.randn(8, 4)).square().mean()
+        ...     loss.backward()
+        ...     _ = opt.step(loss=loss)
+        >>> opt.last_step.kind in {"SGD", "ESGD", "ZERO", "ALIG", "EALIG", "MAX2", "MAX3"}
+        True
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor | None = 0.1,
+        bundle_size: int = 3,
+        *,
+        momentum: float = 0.9,
+        lower_bound: float = 0.0,
+        constraint: Constraint | None = None,
+        same_batch: bool = False,
+    ) -> None:
+        if isinstance(bundle_size, bool) or not isinstance(bundle_size, int) or bundle_size < 1:
+            raise ValueError(f"bundle_size must be an integer of at least 1, got {bundle_size!r}")
+        if not isinstance(lower_bound, Real) or not math.isfinite(lower_bound):
+            raise ValueError(f"lower_bound must be a finite number, got {lower_bound!r}")
+        if constraint is not None and not callable(constraint):
+            raise ValueError(f"constraint must be None or a callable on a list of parameters, got {constraint!r}")
+        if not isinstance(same_batch, bool):
+            raise ValueError(f"same_batch must be True or False, got {same_batch!r}")
+        self.constraint = constraint
+        self.same_batch = same_batch
+        self.last_step: StepInfo | None = None
+        """What the last completed update did; None before the first."""
+        self._warned: set[str] = set()
+        self._forget_views()
+        defaults = {
+            "lr": math.inf if lr is None else lr,
+            "bundle_size": bundle_size,
+            "momentum": momentum,
+            "lower_bound": float(lower_bound),
+        }
+        super().__init__(params, defaults)
+        self._project()
+
+    # The public face
+
+    @torch._disable_dynamo
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], Loss] | None = None, *, loss: Loss | None = None
+    ) -> Loss | None:
+        """Add one batch to the bundle and move the model; every ``bundle_size - 1``-th call completes an update.
+
+        Args:
+            closure: returns the loss, and may compute it and its gradients anew.
+            loss: the loss whose gradients are in the parameters' ``grad``.
+
+        Returns:
+            The loss.
+        """
+        if closure is not None and loss is not None:
+            raise ValueError("step takes either a closure or the loss, got both")
+        if closure is not None and not callable(closure):
+            raise ValueError(f"closure must be callable, got a {type(closure).__name__}: {_WAYS_TO_PASS_THE_LOSS}")
+        if self._bundle.ledger["evaluating"]:
+            raise RuntimeError("the model is at the centre for evaluation: call the optimizer's train() before step()")
+        if closure is None and loss is None:
+            self._initialise_state()
+        elif closure is None:
+            self._add_piece(loss)
+        else:
+            loss = self._evaluate(closure)
+            if self._add_piece(loss) and self.same_batch:
+                self._collect_on_same_batch(closure, loss)
+        return loss
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        """Put the model at the centre, to evaluate or save it; :meth:`train` goes back. At any time, and repeatedly."""
+        if not self._bundle.ledger["evaluating"]:
+            for part in self._open_parts():
+                part.to_centre()
+            self._bundle.ledger["evaluating"] = 1
+
+    @torch.no_grad()
+    def train(self) -> None:
+        """Put the model back at the trial point of the open bundle, bit for bit."""
+        if self._bundle.ledger["evaluating"]:
+            for part in self._open_parts():
+                part.to_trial(self._bundle.steps(part.group))
+            self._bundle.ledger["evaluating"] = 0
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Complete the open bundle with the pieces it has, for example at the end of training."""
+        if self.bundle_position:
+            self._bundle.ledger["evaluating"] = 0
+            self._complete(self._open_parts(), None)
+
+    @property
+    def bundle_position(self) -> int:
+        """The number of pieces in the open bundle, ``0`` to ``bundle_size - 2``."""
+        return int(self._bundle.ledger["position"])
+
+    @property
+    def bundle_size(self) -> int:
+        """The number of pieces of a full bundle, the bound included."""
+        return int(self.param_groups[0]["bundle_size"])
+
+    @property
+    def dropped_batches(self) -> int:
+        """How many batches were dropped because their loss or gradients were not finite."""
+        return int(self._bundle.ledger["dropped"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a parameter group, also in the middle of a bundle. It may have its own ``lr`` and ``momentum``."""
+        if param_group.get("lr", 0.0) is None:
+            param_group["lr"] = math.inf
+        merged = {**self.defaults, **param_group}
+        _check_lr(merged["lr"], self.defaults["bundle_size"])
+        _check_momentum(merged["momentum"])
+        for key in ("bundle_size", "lower_bound"):
+            if merged[key] != self.defaults[key]:
+                raise ValueError(f"{key} must be the same for all parameter groups, got {merged[key]!r}")
+        if any(math.isinf(merged["lr"]) != math.isinf(group["lr"]) for group in self.param_groups):
+            raise ValueError("lr must be None for all parameter groups or for none")
+        super().add_param_group(param_group)
+        if self._bundle_cache is not None or self.state:
+            self._bundle.add_group()
+
+    # One piece
+
+    @torch.no_grad()
+    def _add_piece(self, loss: Loss | None) -> bool:
+        """Add the batch to the bundle; whether it was taken and the bundle is still open."""
+        if not isinstance(loss, Tensor | Real) or (isinstance(loss, Tensor) and loss.numel() != 1):
+            raise ValueError(f"loss must be a number or a tensor with one element, got {_shortly(loss)}")
+        parts = partition(self._slots_of_this_batch())
+        if not parts:
+            return False
+        bundle = self._bundle
+        self._keep_ledger()
+        gradients = [part.gradients() for part in parts]
+        value, products = self._measure(loss, parts, gradients)
+        if not (math.isfinite(value) and np.isfinite(products).all()):
+            self._drop(value)
+            return False
+        if bundle.position == 0:
+            bundle.open(self._learning_rates(), self.param_groups[0]["lower_bound"])
+        if value < self._bundle.ledger["lower_bound"]:
+            self._warn_once(
+                "lower_bound",
+                f"the loss {value:g} is below lower_bound={self._ledger['lower_bound']:g}. Such a batch makes no step "
+                "towards a smaller loss, so that training may stall: pass a lower bound that holds.",
+            )
+        bundle.add(value, products)
+        if bundle.is_full:
+            self._complete(parts, gradients)
+            return False
+        for part, grads in zip(parts, gradients, strict=True):
+            for slot in part.slots:
+                if not slot.state["active"]:
+                    slot.join(bundle.position - 1)
+            part.to_trial(bundle.steps(part.group), grads)
+        return True
+
+    def _measure(self, loss: Loss, parts: list[Part], gradients: list[list[Tensor]]) -> tuple[float, Array]:
+        """The loss, and by group the products of the new gradient with those of the bundle and itself."""
+        n = self._bundle.position
+        totals = [part.products(grads, n) for part, grads in zip(parts, gradients, strict=True)]
+        if isinstance(loss, Tensor):
+            totals.append(loss.detach().reshape(1).to(torch.float64))
+        numbers = _to_host(totals)
+        value = numbers.pop()[0] if isinstance(loss, Tensor) else float(loss)
+        products = np.zeros((len(self.param_groups), n + 1))
+        for part, total in zip(parts, numbers, strict=True):
+            products[part.group] += total
+        return value, products
+
+    def _complete(self, parts: list[Part], gradients: list[list[Tensor]] | None) -> None:
+        """Move the centre by the step that the bundle found; the last piece's gradients may be in their rows."""
+        bundle = self._bundle
+        self.last_step = bundle.describe()
+        for i, part in enumerate(parts):
+            momentum = float(self.param_groups[part.group]["momentum"])
+            part.move_centre(bundle.steps(part.group), None if gradients is None else gradients[i], momentum)
+        bundle.close()
+        self._project()
+
+    def _collect_on_same_batch(self, closure: Callable[[], Loss], loss: Loss) -> None:
+        """Evaluate the closure until the bundle is complete."""
+        is_open = True
+        while is_open:
+            previous, loss = loss, self._evaluate(closure)
+            if loss is previous:
+                raise ValueError(
+                    "closure must compute the loss and its gradients anew for same_batch=True, "
+                    "but it returned the same tensor again"
+                )
+            is_open = self._add_piece(loss)
+        self.flush()  # a piece that was dropped ends the bundle: the same batch would give it again
+
+    @staticmethod
+    def _evaluate(closure: Callable[[], Loss]) -> Loss:
+        with torch.enable_grad():
+            return closure()
+
+    def _drop(self, loss: float) -> None:
+        self._bundle.ledger["dropped"] += 1
+        what = f"the loss {loss:g}" if not math.isfinite(loss) else "a gradient"
+        self._warn_once(
+            "dropped", f"{what} is not finite: the batch is dropped, as will be others like it (see dropped_batches)."
+        )
+
+    def _warn_once(self, subject: str, message: str) -> None:
+        if subject not in self._warned:
+            self._warned.add(subject)
+            warnings.warn(f"{type(self).__name__}: {message}", stacklevel=5)
+
+    def _learning_rates(self) -> list[float]:
+        rates = [float(group["lr"]) for group in self.param_groups]
+        for rate in rates:
+            _check_lr(rate, self.bundle_size)
+        return rates
+
+    def _project(self) -> None:
+        if self.constraint is not None:
+            with torch.no_grad():
+                self.constraint([p for group in self.param_groups for p in group["params"]])
+
+    # State
+
+    def _initialise_state(self) -> None:
+        """Allocate the state without a batch.
+
+        Checkpointing tools call ``step()`` with zero gradients and zero learning rates to that end, see
+        ``torch.distributed.checkpoint.state_dict``; from anyone else it is a mistake.
+        """
+        params = [p for group in self.param_groups for p in group["params"]]
+        if any(float(group["lr"]) for group in self.param_groups) or any(
+            p.grad is not None and p.grad.count_nonzero() for p in params
+        ):
+            raise ValueError(f"step needs the loss of the batch: {_WAYS_TO_PASS_THE_LOSS}")
+        self._keep_ledger()
+        for _, slot in self._slots_of_this_batch():
+            if self.defaults["momentum"]:
+                slot.velocity.zero_()
+
+    @property
+    def _bundle(self) -> Bundle:
+        if self._bundle_cache is None:
+            kept = (state["bundle"] for state in self.state.values() if "bundle" in state)
+            ledger = next(kept, None) or new_ledger(self.bundle_size, len(self.param_groups))
+            self._bundle_cache = Bundle(ledger, self.bundle_size)
+        return self._bundle_cache
+
+    def _keep_ledger(self) -> None:
+        """Make the numbers of the bundle part of the state, which is empty before the first batch."""
+        if not self._ledger_is_kept:
+            params = [p for group in self.param_groups for p in group["params"]]
+            home = next((p for p in params if p.requires_grad), params[0])
+            self.state[home].setdefault("bundle", self._bundle.ledger)
+            self._ledger_is_kept = True
+
+    def _slots_of_this_batch(self) -> Iterator[tuple[int, Slot]]:
+        """The parameters with a gradient, and those that had one earlier in the open bundle."""
+        for index, group in enumerate(self.param_groups):
+            for p in group["params"]:
+                if p.grad is not None or self.state.get(p, {}).get("active"):
+                    yield index, self._slot(p)
+
+    def _open_parts(self) -> list[Part]:
+        """The parameters of the open bundle."""
+        return partition(
+            (index, self._slot(p))
+            for index, group in enumerate(self.param_groups)
+            for p in group["params"]
+            if self.state.get(p, {}).get("active")
+        )
+
+    def _slot(self, param: Tensor) -> Slot:
+        slot = self._slots.get(param)
+        if slot is None:
+            slot = self._slots[param] = Slot(param, self.state[param], self.bundle_size)
+        return slot
+
+    def _forget_views(self) -> None:
+        """Drop what was derived from the state, because the state is replaced."""
+        self._bundle_cache: Bundle | None = None
+        self._ledger_is_kept = False
+        self._slots: dict[Tensor, Slot] = {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict, also one taken in the middle of a bundle. Nothing is shared with it afterwards."""
+        super().load_state_dict(state_dict)
+        ledgers = (state["bundle"] for state in state_dict["state"].values() if "bundle" in state)
+        ledger = next(ledgers, None)
+        for state in self.state.values():
+            for key, value in state.items():
+                if key == "bundle":  # torch has cast it to the dtype of the parameter, which loses digits
+                    state[key] = {k: v.cpu().clone() if isinstance(v, Tensor) else v for k, v in ledger.items()}
+                elif isinstance(value, Tensor):
+                    state[key] = value.clone()
+        self._forget_views()
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("constraint", "same_batch", "last_step", "_warned")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget_views()
+
+
+class ALIG(BORAT):
+    r"""Adaptive Learning-rates for Interpolation with Gradients: :class:`BORAT` with a bundle of two.
+
+    A stochastic Polyak step with a cap: :math:`w \leftarrow w - \min\{\eta, (\ell - B) / \|g\|^2\} \, g`.
+
+    Args:
+        params: see :class:`BORAT`.
+        lr: the cap :math:`\eta`; ``None`` for a step without one.
+        momentum: see :class:`BORAT`.
+        lower_bound: see :class:`BORAT`.
+        constraint: see :class:`BORAT`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor | None = 0.1,
+        *,
+        momentum: float = 0.9,
+        lower_bound: float = 0.0,
+        constraint: Constraint | None = None,
+    ) -> None:
+        super().__init__(params, lr, 2, momentum=momentum, lower_bound=lower_bound, constraint=constraint)
+
+
+def _check_lr(lr: Any, bundle_size: int) -> None:
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"lr must be a number or a tensor with one element, got a tensor of shape {tuple(lr.shape)}")
+    if not isinstance(lr, Real | Tensor) or isinstance(lr, bool) or math.isnan(lr) or lr < 0.0:
+        raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
+    if math.isinf(lr) and bundle_size != 2:
+        raise ValueError(f"lr must be finite unless bundle_size is 2, got {lr!r} with bundle_size={bundle_size}")
+
+
+def _check_momentum(momentum: Any) -> None:
+    if not isinstance(momentum, Real) or isinstance(momentum, bool) or not 0.0 <= momentum < 1.0:
+        raise ValueError(f"momentum must be a number in [0, 1), got {momentum!r}")
+
+
+def _to_host(vectors: list[Tensor]) -> list[list[float]]:
+    """The elements of each vector, with a single transfer for each device."""
+    by_device: dict[torch.device, list[int]] = {}
+    for i, vector in enumerate(vectors):
+        by_device.setdefault(vector.device, []).append(i)
+    result: list[list[float]] = [[] for _ in vectors]
+    for indices in by_device.values():
+        numbers = iter(torch.cat([vectors[i] for i in indices]).tolist())
+        for i in indices:
+            result[i] = [next(numbers) for _ in range(len(vectors[i]))]
+    return result
+
+
+def _shortly(x: object) -> str:
+    return f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)

@@ -1,0 +1,118 @@
+"""In-place arithmetic on lists of tensors, with as few passes over memory as PyTorch's kernels allow.
+
+Bytes moved are what an optimizer costs. ``torch._fused_sgd_`` does in one pass what would otherwise take two to five;
+its momentum, dampening and learning rate are free coefficients here. It reads tensors as runs of memory, so that it
+is used only where all of them have the same layout; every function has a plain twin for the other cases.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+FUSED_DEVICES = ("cpu", "cuda")
+
+Term = tuple[float, list[Tensor]]
+"""A coefficient and the tensors it applies to."""
+
+
+def combine(out: list[Tensor], base: list[Tensor], terms: list[Term]) -> None:
+    """``out = base + sum of coefficient * tensor``. ``base`` may be ``out``."""
+    if not terms:
+        if out is not base:
+            torch._foreach_copy_(out, base)
+        return
+    coefficient, first = terms[0]
+    for o, b, x in zip(out, base, first, strict=True):
+        torch.add(b, x, alpha=coefficient, out=o)
+    for coefficient, x in terms[1:]:
+        torch._foreach_add_(out, x, alpha=coefficient)
+
+
+def weighted_sum(terms: list[Term]) -> Term:
+    """The sum of coefficient * tensor, as a single term. Uses the tensors of the first term as space for it.
+
+    A single term is returned as it is, and a common factor is left for later: both save a pass.
+    """
+    step, total = terms[0]
+    largest = max(abs(coefficient) for coefficient, _ in terms)
+    if len(terms) > 1 and largest > 1e3 * abs(step):  # a ratio so large could overflow a half-precision sum
+        torch._foreach_mul_(total, step / largest)
+        step = largest
+    for coefficient, x in terms[1:]:
+        torch._foreach_add_(total, x, alpha=coefficient / step)
+    return step, total
+
+
+def descend(
+    params: list[Tensor], direction: list[Tensor], step: float, fused: bool, keep: list[Tensor] | None = None
+) -> None:
+    """``params -= step * direction`` and, on the way, ``keep = direction``.
+
+    The result has the same bits with and without ``keep``.
+    """
+    if fused:
+        _fused_sgd(params, direction, keep or [], momentum=1.0 if keep else 0.0, lr=step, first=True)
+        return
+    torch._foreach_add_(params, direction, alpha=-step)
+    if keep:
+        torch._foreach_copy_(keep, direction)
+
+
+def descend_with_momentum(
+    params: list[Tensor],
+    direction: list[Tensor],
+    velocity: list[Tensor],
+    *,
+    step: float,
+    momentum: float,
+    scale: float,
+    fused: bool,
+) -> float:
+    """Nesterov's update ``v = momentum * v - step * direction; params += momentum * v - step * direction``.
+
+    ``velocity`` holds ``-v / scale`` (while it is zero, any scale would do, and 0 is passed); the new scale is
+    returned. In units of the geometric mean ``s' = sqrt(scale * step)`` the update is exactly one pass of a fused SGD
+    with other coefficients:
+
+        buffer = (momentum * scale / s') * buffer + (step / s') * direction    = -v / s'
+        params -= step * (direction + (momentum * scale / s') * buffer)        = step * direction - momentum * v
+    """
+    scale = scale or step or 1.0
+    if fused and 1e-6 <= step / scale <= 1e6:
+        new_scale = math.sqrt(scale * step)
+        coefficient = momentum * scale / new_scale
+        _fused_sgd(params, direction, velocity, coefficient, step, dampening=1.0 - step / new_scale, nesterov=True)
+        return new_scale
+    torch._foreach_mul_(velocity, momentum * scale)
+    torch._foreach_add_(velocity, direction, alpha=step)
+    torch._foreach_add_(params, direction, alpha=-step)
+    torch._foreach_add_(params, velocity, alpha=-momentum)
+    return 1.0
+
+
+def _fused_sgd(
+    params: list[Tensor],
+    direction: list[Tensor],
+    buffers: list[Tensor],
+    momentum: float,
+    lr: float,
+    *,
+    dampening: float = 0.0,
+    nesterov: bool = False,
+    first: bool = False,
+) -> None:
+    torch._fused_sgd_(
+        params,
+        direction,
+        buffers,
+        weight_decay=0.0,
+        momentum=momentum,
+        lr=lr,
+        dampening=dampening,
+        nesterov=nesterov,
+        maximize=False,
+        is_first_step=first,
+    )
