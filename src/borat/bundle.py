@@ -45,7 +45,7 @@ class StepInfo:
     lr: float | tuple[float, ...]
 
 
-_KINDS = {
+_KINDS: dict[int, dict[tuple[int, ...], str]] = {
     1: {(0,): "SGD"},
     2: {(0,): "SGD", (1,): "ZERO", (0, 1): "ALIG"},
     3: {

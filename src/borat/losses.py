@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from numbers import Real
-
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from borat.checks import is_number
 
 __all__ = ["MultiClassHingeLoss", "TopKCrossEntropyLoss"]
 
@@ -29,7 +28,7 @@ class MultiClassHingeLoss(torch.nn.Module):
 
     def __init__(self, margin: float = 1.0, reduction: str = "mean") -> None:
         super().__init__()
-        if not isinstance(margin, Real) or isinstance(margin, bool) or not margin >= 0.0:
+        if not is_number(margin) or margin < 0.0:
             raise ValueError(f"margin must be a number of at least 0, got {margin!r}")
         self.margin = float(margin)
         self.reduction = _checked_reduction(reduction)
@@ -51,8 +50,8 @@ class TopKCrossEntropyLoss(torch.nn.Module):
     .. math::
         \log \Big( 1 + \sum_{j \in J} \exp(s_j - s_y) \Big),
 
-    where :math:`J` leaves out the :math:`k - 1` largest scores of the wrong classes, so that the loss can vanish as soon
-    as the true class is among the first :math:`k`. With ``k=1`` it is the cross-entropy.
+    where :math:`J` leaves out the :math:`k - 1` largest scores of the wrong classes, so that the loss can vanish as
+    soon as the true class is among the first :math:`k`. With ``k=1`` it is the cross-entropy.
 
     Args:
         k: between 1 and the number of classes less one.
@@ -78,7 +77,7 @@ class TopKCrossEntropyLoss(torch.nn.Module):
             rivals = rivals.scatter(1, rivals.topk(self.k - 1, dim=1).indices, -torch.inf)
         lead = rivals.logsumexp(1) - scores.gather(1, truth).squeeze(1)
         # log(1 + exp(lead)), exact at both ends; the default threshold of 20 is coarse in float64
-        return _reduce(F.softplus(lead, threshold=40.0), self.reduction)
+        return _reduce(torch.nn.functional.softplus(lead, threshold=40.0), self.reduction)
 
     def extra_repr(self) -> str:
         return f"k={self.k}, reduction={self.reduction!r}"

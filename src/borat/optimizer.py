@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from borat.bundle import Bundle, Ledger, StepInfo, new_ledger
+from borat.bundle import Bundle, StepInfo, new_ledger
+from borat.checks import is_number
 from borat.dual import Array
 from borat.slots import Part, Slot, partition
 
@@ -65,6 +66,15 @@ class BORAT(Optimizer):
         True
     """
 
+    constraint: Constraint | None
+    same_batch: bool
+    last_step: StepInfo | None
+    """What the last completed update did; None before the first."""
+    _warned: set[str]
+    _bundle_cache: Bundle | None
+    _ledger_is_kept: bool
+    _slots: dict[Tensor, Slot]
+
     def __init__(
         self,
         params: ParamsT,
@@ -78,7 +88,7 @@ class BORAT(Optimizer):
     ) -> None:
         if isinstance(bundle_size, bool) or not isinstance(bundle_size, int) or bundle_size < 1:
             raise ValueError(f"bundle_size must be an integer of at least 1, got {bundle_size!r}")
-        if not isinstance(lower_bound, Real) or not math.isfinite(lower_bound):
+        if not is_number(lower_bound) or math.isinf(lower_bound):
             raise ValueError(f"lower_bound must be a finite number, got {lower_bound!r}")
         if constraint is not None and not callable(constraint):
             raise ValueError(f"constraint must be None or a callable on a list of parameters, got {constraint!r}")
@@ -86,9 +96,8 @@ class BORAT(Optimizer):
             raise ValueError(f"same_batch must be True or False, got {same_batch!r}")
         self.constraint = constraint
         self.same_batch = same_batch
-        self.last_step: StepInfo | None = None
-        """What the last completed update did; None before the first."""
-        self._warned: set[str] = set()
+        self.last_step = None
+        self._warned = set()
         self._forget_views()
         defaults = {
             "lr": math.inf if lr is None else lr,
@@ -101,10 +110,8 @@ class BORAT(Optimizer):
 
     # The public face
 
-    @torch._disable_dynamo
-    def step(  # type: ignore[override]
-        self, closure: Callable[[], Loss] | None = None, *, loss: Loss | None = None
-    ) -> Loss | None:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def step(self, closure: Callable[[], Loss] | None = None, *, loss: Loss | None = None) -> Loss | None:
         """Add one batch to the bundle and move the model; every ``bundle_size - 1``-th call completes an update.
 
         Args:
@@ -120,14 +127,14 @@ class BORAT(Optimizer):
             raise ValueError(f"closure must be callable, got a {type(closure).__name__}: {_WAYS_TO_PASS_THE_LOSS}")
         if self._bundle.ledger["evaluating"]:
             raise RuntimeError("the model is at the centre for evaluation: call the optimizer's train() before step()")
-        if closure is None and loss is None:
-            self._initialise_state()
-        elif closure is None:
-            self._add_piece(loss)
-        else:
+        if closure is not None:
             loss = self._evaluate(closure)
             if self._add_piece(loss) and self.same_batch:
                 self._collect_on_same_batch(closure, loss)
+        elif loss is not None:
+            self._add_piece(loss)
+        else:
+            self._initialise_state()
         return loss
 
     @torch.no_grad()
@@ -143,7 +150,7 @@ class BORAT(Optimizer):
         """Put the model back at the trial point of the open bundle, bit for bit."""
         if self._bundle.ledger["evaluating"]:
             for part in self._open_parts():
-                part.to_trial(self._bundle.steps(part.group))
+                part.to_trial(self._bundle.steps(part.group), replay=True)
             self._bundle.ledger["evaluating"] = 0
 
     @torch.no_grad()
@@ -151,7 +158,7 @@ class BORAT(Optimizer):
         """Complete the open bundle with the pieces it has, for example at the end of training."""
         if self.bundle_position:
             self._bundle.ledger["evaluating"] = 0
-            self._complete(self._open_parts(), None)
+            self._complete(self._open_parts(), flush=True)
 
     @property
     def bundle_position(self) -> int:
@@ -187,43 +194,40 @@ class BORAT(Optimizer):
     # One piece
 
     @torch.no_grad()
-    def _add_piece(self, loss: Loss | None) -> bool:
+    def _add_piece(self, loss: Loss) -> bool:
         """Add the batch to the bundle; whether it was taken and the bundle is still open."""
-        if not isinstance(loss, Tensor | Real) or (isinstance(loss, Tensor) and loss.numel() != 1):
+        if not (loss.numel() == 1 if isinstance(loss, Tensor) else isinstance(loss, Real)):
             raise ValueError(f"loss must be a number or a tensor with one element, got {_shortly(loss)}")
         parts = partition(self._slots_of_this_batch())
         if not parts:
             return False
         bundle = self._bundle
         self._keep_ledger()
-        gradients = [part.gradients() for part in parts]
-        value, products = self._measure(loss, parts, gradients)
+        value, products = self._measure(loss, parts)
         if not (math.isfinite(value) and np.isfinite(products).all()):
             self._drop(value)
             return False
         if bundle.position == 0:
             bundle.open(self._learning_rates(), self.param_groups[0]["lower_bound"])
-        if value < self._bundle.ledger["lower_bound"]:
+        if value < bundle.ledger["lower_bound"]:
             self._warn_once(
                 "lower_bound",
-                f"the loss {value:g} is below lower_bound={self._ledger['lower_bound']:g}. Such a batch makes no step "
+                f"the loss {value:g} is below lower_bound={bundle.ledger['lower_bound']:g}. Such a batch makes no step "
                 "towards a smaller loss, so that training may stall: pass a lower bound that holds.",
             )
         bundle.add(value, products)
         if bundle.is_full:
-            self._complete(parts, gradients)
+            self._complete(parts)
             return False
-        for part, grads in zip(parts, gradients, strict=True):
-            for slot in part.slots:
-                if not slot.state["active"]:
-                    slot.join(bundle.position - 1)
-            part.to_trial(bundle.steps(part.group), grads)
+        for part in parts:
+            part.join(bundle.position - 1)
+            part.to_trial(bundle.steps(part.group))
         return True
 
-    def _measure(self, loss: Loss, parts: list[Part], gradients: list[list[Tensor]]) -> tuple[float, Array]:
+    def _measure(self, loss: Loss, parts: list[Part]) -> tuple[float, Array]:
         """The loss, and by group the products of the new gradient with those of the bundle and itself."""
         n = self._bundle.position
-        totals = [part.products(grads, n) for part, grads in zip(parts, gradients, strict=True)]
+        totals = [part.products(n) for part in parts]
         if isinstance(loss, Tensor):
             totals.append(loss.detach().reshape(1).to(torch.float64))
         numbers = _to_host(totals)
@@ -233,13 +237,13 @@ class BORAT(Optimizer):
             products[part.group] += total
         return value, products
 
-    def _complete(self, parts: list[Part], gradients: list[list[Tensor]] | None) -> None:
-        """Move the centre by the step that the bundle found; the last piece's gradients may be in their rows."""
+    def _complete(self, parts: list[Part], *, flush: bool = False) -> None:
+        """Move the centre by the step that the bundle found."""
         bundle = self._bundle
         self.last_step = bundle.describe()
-        for i, part in enumerate(parts):
+        for part in parts:
             momentum = float(self.param_groups[part.group]["momentum"])
-            part.move_centre(bundle.steps(part.group), None if gradients is None else gradients[i], momentum)
+            part.move_centre(bundle.steps(part.group), momentum, flush=flush)
         bundle.close()
         self._project()
 
@@ -264,9 +268,7 @@ class BORAT(Optimizer):
     def _drop(self, loss: float) -> None:
         self._bundle.ledger["dropped"] += 1
         what = f"the loss {loss:g}" if not math.isfinite(loss) else "a gradient"
-        self._warn_once(
-            "dropped", f"{what} is not finite: the batch is dropped, as will be others like it (see dropped_batches)."
-        )
+        self._warn_once("dropped", f"{what} is not finite: the batch is dropped, as are others (see dropped_batches).")
 
     def _warn_once(self, subject: str, message: str) -> None:
         if subject not in self._warned:
@@ -298,7 +300,7 @@ class BORAT(Optimizer):
         ):
             raise ValueError(f"step needs the loss of the batch: {_WAYS_TO_PASS_THE_LOSS}")
         self._keep_ledger()
-        for _, slot in self._slots_of_this_batch():
+        for slot in self._slots_of_this_batch():
             if self.defaults["momentum"]:
                 slot.velocity.zero_()
 
@@ -318,39 +320,44 @@ class BORAT(Optimizer):
             self.state[home].setdefault("bundle", self._bundle.ledger)
             self._ledger_is_kept = True
 
-    def _slots_of_this_batch(self) -> Iterator[tuple[int, Slot]]:
+    def _slots_of_this_batch(self) -> Iterator[Slot]:
         """The parameters with a gradient, and those that had one earlier in the open bundle."""
+        is_open = self._bundle.position > 0
         for index, group in enumerate(self.param_groups):
             for p in group["params"]:
-                if p.grad is not None or self.state.get(p, {}).get("active"):
-                    yield index, self._slot(p)
+                if p.grad is not None or (is_open and self._is_active(p)):
+                    yield self._slot(p, index)
 
     def _open_parts(self) -> list[Part]:
         """The parameters of the open bundle."""
         return partition(
-            (index, self._slot(p))
+            self._slot(p, index)
             for index, group in enumerate(self.param_groups)
             for p in group["params"]
-            if self.state.get(p, {}).get("active")
+            if self._is_active(p)
         )
 
-    def _slot(self, param: Tensor) -> Slot:
+    def _is_active(self, param: Tensor) -> bool:
+        return param in self.state and bool(self.state[param].get("active"))
+
+    def _slot(self, param: Tensor, group: int) -> Slot:
         slot = self._slots.get(param)
         if slot is None:
-            slot = self._slots[param] = Slot(param, self.state[param], self.bundle_size)
+            slot = self._slots[param] = Slot(param, group, self.state[param], self.bundle_size)
         return slot
 
     def _forget_views(self) -> None:
         """Drop what was derived from the state, because the state is replaced."""
-        self._bundle_cache: Bundle | None = None
+        self._bundle_cache = None
         self._ledger_is_kept = False
-        self._slots: dict[Tensor, Slot] = {}
+        self._slots = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict, also one taken in the middle of a bundle. Nothing is shared with it afterwards."""
         super().load_state_dict(state_dict)
-        ledgers = (state["bundle"] for state in state_dict["state"].values() if "bundle" in state)
-        ledger = next(ledgers, None)
+        ledger: dict[str, Any] = next(
+            (state["bundle"] for state in state_dict["state"].values() if "bundle" in state), {}
+        )
         for state in self.state.values():
             for key, value in state.items():
                 if key == "bundle":  # torch has cast it to the dtype of the parameter, which loses digits
@@ -396,14 +403,14 @@ class ALIG(BORAT):
 def _check_lr(lr: Any, bundle_size: int) -> None:
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"lr must be a number or a tensor with one element, got a tensor of shape {tuple(lr.shape)}")
-    if not isinstance(lr, Real | Tensor) or isinstance(lr, bool) or math.isnan(lr) or lr < 0.0:
+    if not is_number(float(lr) if isinstance(lr, Tensor) else lr) or lr < 0.0:
         raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
     if math.isinf(lr) and bundle_size != 2:
         raise ValueError(f"lr must be finite unless bundle_size is 2, got {lr!r} with bundle_size={bundle_size}")
 
 
 def _check_momentum(momentum: Any) -> None:
-    if not isinstance(momentum, Real) or isinstance(momentum, bool) or not 0.0 <= momentum < 1.0:
+    if not is_number(momentum) or not 0.0 <= momentum < 1.0:
         raise ValueError(f"momentum must be a number in [0, 1), got {momentum!r}")
 
 

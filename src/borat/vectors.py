@@ -8,6 +8,7 @@ is used only where all of them have the same layout; every function has a plain 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ Term = tuple[float, list[Tensor]]
 """A coefficient and the tensors it applies to."""
 
 
-def combine(out: list[Tensor], base: list[Tensor], terms: list[Term]) -> None:
+def combine(base: list[Tensor], terms: Sequence[Term] = (), *, out: list[Tensor]) -> None:
     """``out = base + sum of coefficient * tensor``. ``base`` may be ``out``."""
     if not terms:
         if out is not base:
@@ -27,8 +28,8 @@ def combine(out: list[Tensor], base: list[Tensor], terms: list[Term]) -> None:
     coefficient, first = terms[0]
     for o, b, x in zip(out, base, first, strict=True):
         torch.add(b, x, alpha=coefficient, out=o)
-    for coefficient, x in terms[1:]:
-        torch._foreach_add_(out, x, alpha=coefficient)
+    for coefficient, tensors in terms[1:]:
+        torch._foreach_add_(out, tensors, alpha=coefficient)
 
 
 def weighted_sum(terms: list[Term]) -> Term:

@@ -1,0 +1,269 @@
+"""What a call of the optimizer costs: time beside PyTorch's SGD and Adam, memory, and the share of the dual.
+
+Machines are noisy, so all optimizers take turns in one run and are compared by the ratio of their medians.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from borat.dual import IncrementalDual, solve_dual
+from borat.optimizer import BORAT
+
+Shape = tuple[int, ...]
+
+BUNDLE_SIZES = (2, 3, 5, 10)
+WARM_UP = 2
+"""Rounds that are not measured."""
+
+GRADIENT_SETS = 3
+"""Different gradients that are taken in turn, so that bundles have more than one piece in their support."""
+
+
+@dataclass(frozen=True)
+class OptimizerCost:
+    """The cost of one optimizer on one set of parameters."""
+
+    model: str
+    optimizer: str
+    milliseconds: float
+    relative: float
+    """Time per batch relative to fused SGD."""
+    relative_to_default: float
+    """Time per batch relative to PyTorch's default SGD."""
+    dual_share: float | None
+    """Share of the call that the dual takes."""
+    state: float
+    """Bytes held for the next call, relative to those of the parameters."""
+
+
+@dataclass(frozen=True)
+class DualCost:
+    """Microseconds to solve a dual with ``pieces`` pieces."""
+
+    pieces: int
+    from_scratch: float
+    new_piece: float
+    quadprog: float | None
+
+
+# Parameter shapes
+
+
+def wide_resnet(depth: int = 40, width: int = 4, classes: int = 100) -> list[Shape]:
+    """The parameter shapes of a WRN-depth-width for 32x32 images."""
+    shapes: list[Shape] = [(16, 3, 3, 3)]
+    channels = 16
+    for out in (16 * width, 32 * width, 64 * width):
+        for _ in range((depth - 4) // 6):
+            shapes += [(channels,), (channels,), (out, channels, 3, 3), (out,), (out,), (out, out, 3, 3)]
+            if channels != out:
+                shapes.append((out, channels, 1, 1))
+            channels = out
+    return [*shapes, (channels,), (channels,), (classes, channels), (classes,)]
+
+
+def resnet18(classes: int = 1000) -> list[Shape]:
+    """The parameter shapes of a ResNet-18 for ImageNet."""
+    shapes: list[Shape] = [(64, 3, 7, 7), (64,), (64,)]
+    channels = 64
+    for out in (64, 128, 256, 512):
+        for block in range(2):
+            shapes += [(out, channels, 3, 3), (out,), (out,), (out, out, 3, 3), (out,), (out,)]
+            if block == 0 and channels != out:
+                shapes += [(out, channels, 1, 1), (out,), (out,)]
+            channels = out
+    return [*shapes, (classes, channels), (classes,)]
+
+
+def bi_lstm(embedding: int = 300, hidden: int = 2048, fully_connected: int = 512) -> list[Shape]:
+    """The parameter shapes of InferSent: a Bi-LSTM encoder and a classifier for pairs of sentences."""
+    gates = 4 * hidden
+    direction: list[Shape] = [(gates, embedding), (gates, hidden), (gates,), (gates,)]
+    features = 4 * 2 * hidden
+    layers: list[Shape] = []
+    for n_in, n_out in ((features, fully_connected), (fully_connected, fully_connected), (fully_connected, 3)):
+        layers += [(n_out, n_in), (n_out,)]
+    return [*direction, *direction, *layers]
+
+
+def small_mlp(widths: Shape = (64, 128, 80, 10)) -> list[Shape]:
+    """The parameter shapes of a multi-layer perceptron for scikit-learn's digits."""
+    return [shape for a, b in pairwise(widths) for shape in ((b, a), (b,))]
+
+
+MODELS: dict[str, Callable[[], list[Shape]]] = {
+    "WRN-40-4": wide_resnet,
+    "ResNet-18": resnet18,
+    "Bi-LSTM": bi_lstm,
+    "MLP": small_mlp,
+}
+
+
+# Optimizers
+
+
+def measure_optimizers(
+    model: str, rounds: int = 15, progress: Callable[[], None] = lambda: None
+) -> list[OptimizerCost]:
+    """The cost of SGD, Adam and BORAT on the parameter shapes of a model; ``progress`` is called after each round."""
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(0.05 * torch.randn(shape)) for shape in MODELS[model]()]
+    gradients = [[0.01 * torch.randn_like(p) for p in params] for _ in range(GRADIENT_SETS)]
+    squared_norm = sum(float(g.square().sum()) for g in gradients[0])
+    lr = 2.0 / squared_norm  # with a loss of 1, the cap binds for none and for all of the pieces in turn
+    momentum: dict[str, Any] = {"lr": lr, "momentum": 0.9, "nesterov": True}
+    optimizers: dict[str, torch.optim.Optimizer] = {
+        "SGD (fused)": torch.optim.SGD(params, fused=True, **momentum),
+        "SGD": torch.optim.SGD(params, **momentum),
+        "Adam (fused)": torch.optim.Adam(params, lr=1e-6, fused=True),
+        "Adam": torch.optim.Adam(params, lr=1e-6),
+    }
+    for n in BUNDLE_SIZES:
+        optimizers[f"BORAT, N = {n}"] = BORAT(params, lr=lr, bundle_size=n)
+    times: dict[str, list[float]] = {name: [] for name in optimizers}
+    duals: dict[str, list[float]] = {name: [] for name in optimizers}
+    for turn in range(rounds + WARM_UP):
+        for name, optimizer in optimizers.items():
+            batches = max(optimizer.param_groups[0].get("bundle_size", 2) - 1, 1)
+            with timed_dual() as dual:
+                seconds = sum(_time_step(optimizer, params, gradients[i % GRADIENT_SETS]) for i in range(batches))
+            if turn >= WARM_UP:
+                times[name].append(seconds / batches)
+                duals[name].append(dual[0] / seconds)
+        progress()
+    median = {name: statistics.median(values) for name, values in times.items()}
+    parameter_bytes = sum(p.numel() * p.element_size() for p in params)
+    return [
+        OptimizerCost(
+            model=model,
+            optimizer=name,
+            milliseconds=1e3 * median[name],
+            relative=median[name] / median["SGD (fused)"],
+            relative_to_default=median[name] / median["SGD"],
+            dual_share=statistics.median(duals[name]) if isinstance(optimizer, BORAT) else None,
+            state=_state_bytes(optimizer) / parameter_bytes,
+        )
+        for name, optimizer in optimizers.items()
+    ]
+
+
+def _time_step(
+    optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], gradients: list[torch.Tensor]
+) -> float:
+    for p, g in zip(params, gradients, strict=True):
+        p.grad = g
+    loss = torch.tensor(1.0)
+    start = time.perf_counter()
+    if isinstance(optimizer, BORAT):
+        optimizer.step(loss=loss)
+    else:
+        optimizer.step()
+    return time.perf_counter() - start
+
+
+@contextmanager
+def timed_dual() -> Iterator[list[float]]:
+    """Add up the seconds spent in the dual."""
+    add, seconds = IncrementalDual.add, [0.0]
+
+    def timed(self: IncrementalDual, row: Any, offset: float) -> Any:
+        start = time.perf_counter()
+        alpha = add(self, row, offset)
+        seconds[0] += time.perf_counter() - start
+        return alpha
+
+    with mock.patch.object(IncrementalDual, "add", timed):
+        yield seconds
+
+
+def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    storages = {}
+    for state in optimizer.state.values():
+        for value in (*state.values(), *state.get("bundle", {}).values()):
+            if isinstance(value, torch.Tensor):
+                storage = value.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def shape_summary(model: str) -> str:
+    shapes = MODELS[model]()
+    return f"{sum(prod(s) for s in shapes):,} parameters in {len(shapes)} tensors"
+
+
+# The dual
+
+
+def measure_dual(sizes: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10, 16, 32), repeats: int = 100) -> list[DualCost]:
+    """The time of the dual for random bundles, beside that of quadprog where it is installed."""
+    rng = np.random.default_rng(0)
+    results = []
+    for n in sizes:
+        problems = [_random_dual(n, rng) for _ in range(repeats)]
+        new_piece = []
+        for Q, b in problems:
+            dual = IncrementalDual(n)
+            for k in range(n):
+                start = time.perf_counter()
+                dual.add(Q[k, : k + 1], b[k])
+            new_piece.append(time.perf_counter() - start)
+        results.append(
+            DualCost(
+                pieces=n,
+                from_scratch=1e6 * _median_time(solve_dual, problems),
+                new_piece=1e6 * statistics.median(new_piece),
+                quadprog=_time_quadprog(problems),
+            )
+        )
+    return results
+
+
+def _random_dual(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """The dual of a bundle with ``n - 1`` gradients and the bound."""
+    gradients = rng.standard_normal((n, 64)) / 8
+    gradients[0] = 0.0
+    return gradients @ gradients.T, np.concatenate(([0.0], rng.uniform(0.2, 0.6, n - 1)))
+
+
+def _median_time(solve: Callable[..., Any], problems: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    times = []
+    for Q, b in problems:
+        start = time.perf_counter()
+        solve(Q, b)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _time_quadprog(problems: list[tuple[np.ndarray, np.ndarray]]) -> float | None:
+    try:
+        import quadprog
+    except ImportError:
+        return None
+
+    def solve(Q: np.ndarray, b: np.ndarray) -> None:
+        n = len(b)
+        # quadprog needs a positive definite matrix, and the bound's row is zero
+        quadprog.solve_qp(Q + 1e-10 * np.eye(n), b, np.hstack((np.ones((n, 1)), np.eye(n))), np.eye(n + 1)[0], 1)
+
+    return 1e6 * _median_time(solve, problems)
+
+
+def machine() -> str:
+    """The machine and the versions, in one line."""
+    return (
+        f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}; "
+        f"Python {platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}"
+    )
