@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("borat", derandomize=True, deadline=None)
+settings.load_profile("borat")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)

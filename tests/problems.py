@@ -1,0 +1,51 @@
+"""Small problems that several tests train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from borat import BORAT
+
+
+def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
+
+
+def batches(count: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (
+            torch.randn(8, 5, generator=generator, dtype=torch.float64).to(dtype),
+            torch.randint(3, (8,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def train(
+    model: nn.Module,
+    optimizer: BORAT,
+    data: list[tuple[Tensor, Tensor]],
+    loss_of: Callable[[Tensor], Tensor] = lambda loss: loss,
+) -> list[Tensor]:
+    """One step on each batch; the parameters after each."""
+    points = []
+    for x, y in data:
+        optimizer.zero_grad()
+        loss = loss_of(nn.functional.cross_entropy(model(x), y))
+        loss.backward()
+        optimizer.step(loss=loss)
+        points.append(parameters_to_vector(model.parameters()).detach().clone())
+    return points
+
+
+def least_squares(dtype: torch.dtype = torch.float64) -> tuple[nn.Linear, Callable[[int], Tensor]]:
+    """A linear regression that can be solved exactly, and its loss on batch ``i``."""
+    model = nn.Linear(40, 1, bias=False).to(dtype)
+    x = torch.randn(20, 40, dtype=dtype)
+    y = x @ torch.randn(40, 1, dtype=dtype)
+    return model, lambda i: (model(x[4 * (i % 5) : 4 * (i % 5) + 4]) - y[4 * (i % 5) : 4 * (i % 5) + 4]).square().mean()

@@ -1,0 +1,84 @@
+"""Slow, literal twins of the library: the paper's algorithms, line by line, on plain vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import numpy as np
+
+Vector = np.ndarray
+Batch = Callable[[Vector], tuple[float, Vector]]
+"""The loss and its gradient at a point."""
+
+
+def enumerate_dual(Q: np.ndarray, b: Vector) -> tuple[Vector, float]:
+    """Algorithm 1, started at minus infinity, with singular systems skipped."""
+    n = len(b)
+    best, d_max = None, -np.inf
+    for size in range(1, n + 1):
+        for I in combinations(range(n), size):  # noqa: E741
+            system = np.ones((size + 1, size + 1))
+            system[:size, :size] = Q[np.ix_(I, I)]
+            system[size, size] = 0.0
+            if np.linalg.matrix_rank(system) < size + 1:
+                continue
+            phi = np.linalg.solve(system, np.append(b[list(I)], 1.0))[:size]
+            if (phi < 0.0).any():
+                continue
+            psi = np.zeros(n)
+            psi[list(I)] = phi
+            d = psi @ b - 0.5 * psi @ Q @ psi
+            if d > d_max:
+                best, d_max = psi, d
+    assert best is not None
+    return best, d_max
+
+
+def borat(
+    w: Vector,
+    batches: Iterator[Batch],
+    updates: int,
+    bundle_size: int,
+    lr: float | Vector,
+    momentum: float = 0.0,
+    lower_bound: float = 0.0,
+    project: Callable[[Vector], Vector] = lambda w: w,
+) -> Iterator[tuple[Vector, Vector]]:
+    """Algorithm 2 with momentum: yields each trial point and iterate, with the weights of the pieces.
+
+    ``lr`` may differ between the coordinates, as it does with parameter groups.
+    """
+    w = project(w)
+    v = np.zeros_like(w)
+    pieces = max(bundle_size - 1, 1)
+    for _ in range(updates):
+        A, b = np.zeros((0, len(w))), np.zeros(0)
+        trial = w
+        for n in range(pieces):
+            loss, g = next(batches)(trial)
+            A = np.vstack((A, g))
+            b = np.append(b, loss - g @ (trial - w))
+            alpha = _weights(A, b, lr, None if bundle_size == 1 else lower_bound)
+            u = -lr * (A.T @ alpha[: n + 1])
+            if n < pieces - 1:
+                trial = w + u
+                yield trial, alpha
+        v = momentum * v + u
+        w = project(w + u + momentum * v)
+        yield w, alpha
+
+
+def _weights(A: np.ndarray, b: Vector, lr: float | Vector, lower_bound: float | None) -> Vector:
+    if lower_bound is None:
+        return np.ones(1)
+    rows = np.vstack((A, np.zeros(A.shape[1])))
+    return enumerate_dual((rows * lr) @ rows.T, np.append(b, lower_bound))[0]
+
+
+def project_l2(radius: float) -> Callable[[Vector], Vector]:
+    def project(w: Vector) -> Vector:
+        norm = np.linalg.norm(w)
+        return w if norm <= radius else w * (radius / norm)
+
+    return project

@@ -1,0 +1,269 @@
+"""The dual is solved exactly, whatever the problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import quadprog
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from borat import DualSolution, solve_dual
+from borat.dual import ENUMERATION_LIMIT, IncrementalDual, _ascend, _best_vertex, _enumerate
+from reference import enumerate_dual
+
+
+def value(Q, b, alpha):
+    return alpha @ b - 0.5 * alpha @ Q @ alpha
+
+
+def relative_gap(Q, b, alpha):
+    r = b - Q @ alpha
+    return (r.max() - alpha @ r) / max(np.abs(Q).max(), np.abs(b).max(), np.finfo(float).tiny)
+
+
+def assert_solved(Q, b, solution: DualSolution, gap: float = 1e-12):
+    alpha = np.asarray(solution.alpha)
+    assert (alpha >= 0.0).all()
+    assert abs(alpha.sum() - 1.0) <= 1e-12
+    assert relative_gap(Q, b, alpha) <= gap
+    assert solution.support == tuple(np.flatnonzero(alpha))
+    assert solution.value == pytest.approx(value(Q, b, alpha), rel=1e-12, abs=1e-13 * np.abs(Q).max())
+
+
+def degenerate(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """A random problem that is often degenerate in one of the ways that bundles are."""
+    A = rng.standard_normal((n, rng.integers(1, n + 3)))
+    first, other = rng.integers(n, size=2)
+    match rng.integers(8):
+        case 0:
+            A[other] = A[first]
+        case 1:
+            A[other] = -A[first]
+        case 2:
+            A[other] = 0.0
+        case 3:
+            A = A[first] + 10.0 ** rng.uniform(-12, 0) * rng.standard_normal(A.shape)
+        case 4:
+            A *= 10.0 ** rng.uniform(-6, 6, (n, 1))
+        case 5:
+            A = rng.integers(-1, 2, A.shape).astype(float)
+        case 6:
+            A[:] = A[first]
+    b = rng.standard_normal(n) * 10.0 ** rng.uniform(-6, 6)
+    if rng.random() < 0.3:
+        b = np.round(b / np.abs(b).max())
+    scale = 10.0 ** rng.uniform(-14, 14) if rng.random() < 0.5 else 1.0
+    return scale * A @ A.T, scale * b
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32])
+def test_duality_gap_of_degenerate_problems(n):
+    rng = np.random.default_rng(n)
+    for _ in range(150):
+        Q, b = degenerate(rng, n)
+        assert_solved(Q, b, solve_dual(Q, b))
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+def test_equals_the_literal_enumeration(n):
+    rng = np.random.default_rng(n)
+    for _ in range(60):
+        A = rng.standard_normal((n, n + 2))
+        A[-1] = 0.0
+        Q, b = A @ A.T, rng.standard_normal(n)
+        alpha, best = enumerate_dual(Q, b)
+        solution = solve_dual(Q, b)
+        np.testing.assert_allclose(solution.alpha, alpha, atol=1e-10)
+        assert solution.value == pytest.approx(best, rel=1e-12, abs=1e-12)
+
+
+def test_equals_quadprog():
+    rng = np.random.default_rng(0)
+    for n in (2, 3, 5, 8, 12, 20, 32):
+        A = rng.standard_normal((n, 2 * n))
+        Q, b = A @ A.T, 5 * rng.standard_normal(n)
+        constraints = np.hstack((np.ones((n, 1)), np.eye(n)))
+        expected = quadprog.solve_qp(Q, b, constraints, np.eye(n + 1)[0], 1)[0]
+        np.testing.assert_allclose(solve_dual(Q, b).alpha, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", range(2, ENUMERATION_LIMIT + 1))
+def test_enumeration_and_active_set_agree(n):
+    rng = np.random.default_rng(n)
+    for _ in range(100):
+        Q, b = degenerate(rng, n)
+        size = max(np.abs(Q).max(), np.abs(b).max())
+        enumerated, ascended = _ascend(Q, b, _enumerate(Q, b)), _ascend(Q, b, _best_vertex(Q, b))
+        assert value(Q, b, enumerated) == pytest.approx(value(Q, b, ascended), rel=1e-12, abs=1e-12 * size)
+        assert max(relative_gap(Q, b, enumerated), relative_gap(Q, b, ascended)) <= 1e-12
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9, 16])
+def test_piece_by_piece_is_as_good_as_at_once(n):
+    rng = np.random.default_rng(n)
+    for _ in range(30):
+        Q, b = degenerate(rng, n)
+        dual = IncrementalDual(n)
+        for k in range(n):
+            alpha = dual.add(Q[k, : k + 1], b[k])
+            assert relative_gap(Q[: k + 1, : k + 1], b[: k + 1], alpha) <= 1e-12
+            assert dual.value == pytest.approx(value(Q[: k + 1, : k + 1], b[: k + 1], alpha), rel=1e-12, abs=1e-300)
+
+
+def test_more_pieces_never_lower_the_value():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        Q, b = degenerate(rng, 8)
+        dual, values = IncrementalDual(8), []
+        for k in range(8):
+            dual.add(Q[k, : k + 1], b[k])
+            values.append(dual.value)
+        assert (np.diff(values) >= -1e-12 * max(np.abs(Q).max(), np.abs(b).max())).all()
+
+
+numbers = st.floats(-10, 10, allow_nan=False, width=32)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), n=st.integers(1, 10), d=st.integers(1, 6))
+def test_any_small_problem(data, n, d):
+    A = np.array(data.draw(st.lists(st.lists(numbers, min_size=d, max_size=d), min_size=n, max_size=n)))
+    b = np.array(data.draw(st.lists(numbers, min_size=n, max_size=n)))
+    assert_solved(A @ A.T, b, solve_dual(A @ A.T, b))
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), exponent=st.integers(-300, 300), n=st.integers(2, 12))
+def test_scaling_by_a_power_of_two_changes_no_bit(seed, exponent, n):
+    Q, b = degenerate(np.random.default_rng(seed), n)
+    Q, b = Q / max(np.abs(Q).max(), 1e-300), b / max(np.abs(b).max(), 1e-300)
+    scaled = solve_dual(np.ldexp(Q, exponent), np.ldexp(b, exponent))
+    np.testing.assert_array_equal(scaled.alpha, solve_dual(Q, b).alpha)
+
+
+@pytest.mark.parametrize("scale", [1e-14, 1e-7, 1.0, 1e7, 1e14])
+def test_scaling_the_problem_scales_the_value(scale):
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((6, 9))
+    Q, b = A @ A.T, rng.standard_normal(6)
+    one, scaled = solve_dual(Q, b), solve_dual(scale * Q, scale * b)
+    np.testing.assert_allclose(scaled.alpha, one.alpha, atol=1e-12)
+    assert scaled.value == pytest.approx(scale * one.value, rel=1e-12)
+
+
+def test_slightly_indefinite_matrix():
+    rng = np.random.default_rng(0)
+    for n in (3, 5, 9, 20):
+        for _ in range(50):
+            A = rng.standard_normal((n, 3)).astype(np.float32)
+            Q = (A @ A.T).astype(np.float64)  # rounded to float32: rank 3 up to negative eigenvalues of about 1e-7
+            b = rng.standard_normal(n)
+            alpha = solve_dual(Q, b).alpha
+            assert (alpha >= 0.0).all()
+            assert abs(alpha.sum() - 1.0) <= 1e-12
+            assert relative_gap(Q, b, alpha) <= 1e-6
+
+
+def test_tiny_weights_keep_their_digits():
+    """The Polyak step of a gradient that is a million times too long: alpha = 1 / |g|^2."""
+    solution = solve_dual([[1e12, 0.0], [0.0, 0.0]], [1.0, 0.0])
+    assert solution.alpha[0] == pytest.approx(1e-12, rel=1e-12)
+
+
+# The seven subproblems of the paper's table for N = 3, with gradients g, g' and offsets b1, b2 above a bound of 0
+
+CLOSED_FORMS = {
+    "SGD": lambda gg, gh, hh, b1, b2: (1.0, 0.0),
+    "ESGD": lambda gg, gh, hh, b1, b2: (0.0, 1.0),
+    "ZERO": lambda gg, gh, hh, b1, b2: (0.0, 0.0),
+    "EALIG": lambda gg, gh, hh, b1, b2: (0.0, b2 / hh),
+    "ALIG": lambda gg, gh, hh, b1, b2: (b1 / gg, 0.0),
+    # With offsets b1, b2 (the paper's row has the losses, at gamma = 1, where b2 = loss' + <g, g'>):
+    "MAX2": lambda gg, gh, hh, b1, b2: (
+        (hh - gh + b1 - b2) / (gg - 2 * gh + hh),
+        (gg - gh + b2 - b1) / (gg - 2 * gh + hh),
+    ),
+    "MAX3": lambda gg, gh, hh, b1, b2: (
+        (b1 * hh - b2 * gh) / (gg * hh - gh**2),
+        (b2 * gg - b1 * gh) / (gg * hh - gh**2),
+    ),
+}
+SUPPORTS = {(0,): "SGD", (1,): "ESGD", (2,): "ZERO", (1, 2): "EALIG", (0, 2): "ALIG", (0, 1): "MAX2", (0, 1, 2): "MAX3"}
+
+
+def test_closed_forms_of_the_seven_subproblems():
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(2000):
+        g, h = rng.standard_normal((2, 3)) * rng.uniform(0.2, 2.0)
+        b1, b2 = rng.uniform(-1, 3, 2)
+        gg, gh, hh = g @ g, g @ h, h @ h
+        solution = solve_dual([[gg, gh, 0], [gh, hh, 0], [0, 0, 0]], [b1, b2, 0.0])
+        kind = SUPPORTS[solution.support]
+        seen.add(kind)
+        np.testing.assert_allclose(solution.alpha[:2], CLOSED_FORMS[kind](gg, gh, hh, b1, b2), atol=1e-9)
+    assert seen == set(CLOSED_FORMS)
+
+
+def test_the_papers_max2_row_is_in_terms_of_the_losses():
+    """alpha_1 = (hh - 2 gh + loss - loss') / |g - h|^2, with b2 = loss' + gamma * gh and gamma = 1."""
+    gg, gh, hh, loss, loss_2 = 1.0, 0.2, 1.2, 2.0, 1.9
+    solution = solve_dual([[gg, gh, 0], [gh, hh, 0], [0, 0, 0]], [loss, loss_2 + gh, 0.0])
+    assert solution.support == (0, 1)
+    distance = gg - 2 * gh + hh
+    assert solution.alpha[0] == pytest.approx((hh - 2 * gh + loss - loss_2) / distance, rel=1e-12)
+    assert solution.alpha[1] == pytest.approx((gg + loss_2 - loss) / distance, rel=1e-12)
+
+
+def test_a_bound_below_zero_is_not_taken_for_zero():
+    """Algorithm 1 starts at d_max = 0, which is right for a bound of 0 only."""
+    solution = solve_dual([[1.0, 0.0], [0.0, 0.0]], [-5.0, -7.0])
+    assert solution.support == (0,)
+    assert solution.value == -5.5
+
+
+def test_duplicate_gradients_are_no_error():
+    solution = solve_dual(np.ones((4, 4)), np.zeros(4))
+    assert_solved(np.ones((4, 4)), np.zeros(4), solution)
+
+
+def test_a_single_piece():
+    assert solve_dual([[3.0]], [2.0]) == DualSolution(np.ones(1), 0.5, (0,))
+
+
+# Input and output
+
+
+def test_torch_in_torch_out():
+    solution = solve_dual(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([1.0, 0.0]))
+    assert solution.alpha.dtype == torch.float64
+    torch.testing.assert_close(solution.alpha, torch.tensor([0.5, 0.5], dtype=torch.float64))
+
+
+def test_the_input_is_not_changed():
+    Q, b = np.eye(3), np.arange(3.0)
+    solve_dual(Q, b)
+    np.testing.assert_array_equal(Q, np.eye(3))
+    np.testing.assert_array_equal(b, np.arange(3.0))
+
+
+@pytest.mark.parametrize(
+    ("Q", "b", "message"),
+    [
+        (np.ones((2, 3)), np.ones(2), r"Q must be a square matrix, got shape \(2, 3\)"),
+        (np.ones(4), np.ones(2), r"Q must be a square matrix, got shape \(4,\)"),
+        (np.eye(2), np.ones((2, 1)), r"b must be a vector, got shape \(2, 1\)"),
+        (np.eye(2), np.ones(3), r"must agree in size, got Q of shape \(2, 2\) and b of shape \(3,\)"),
+        (np.zeros((0, 0)), np.zeros(0), "at least one piece"),
+        (np.diag([1.0, np.nan]), np.ones(2), r"Q must be finite, got nan at index \(1, 1\)"),
+        (np.eye(2), [1.0, np.inf], r"b must be finite, got inf at index \(1,\)"),
+        (torch.full((2, 2), float("nan")), torch.ones(2), "Q must be finite"),
+        (np.eye(2) * 1j, np.ones(2), "Q must be real"),
+        (np.eye(2), ["a", "b"], "b must hold real numbers"),
+    ],
+)
+def test_rejects(Q, b, message):
+    with pytest.raises(ValueError, match=message):
+        solve_dual(Q, b)
