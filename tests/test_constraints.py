@@ -86,7 +86,7 @@ def test_accepts_a_generator_and_a_single_tensor(constraint):
 @pytest.mark.parametrize("constraint", FEASIBLE, ids=repr)
 def test_float32_and_mixed_precision(constraint):
     params = [torch.randn(100), torch.randn(50, dtype=torch.float64), torch.randn(30).bfloat16()]
-    exact = [p.double() for p in params]
+    exact = [p.to(torch.float64, copy=True) for p in params]
     constraint(params)
     constraint(exact)
     torch.testing.assert_close(flat([p.double() for p in params]), flat(exact), rtol=5e-3, atol=5e-3)

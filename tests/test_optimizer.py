@@ -127,7 +127,8 @@ def test_nonconvex_example_in_one_update(lr):
             path.append(w.item())
         return path
 
-    assert run(3, 1)[0] == pytest.approx(0.0, abs=1e-12)
+    # Two large steps cancel, so that the rounding of alpha is felt in proportion to lr.
+    assert run(3, 1)[0] == pytest.approx(0.0, abs=1e-15 * lr)
     # The cycle is unstable: rounding grows by a factor of 16 in each update and breaks it in the end.
     oscillating = np.array(run(2, 6))
     assert (np.abs(np.abs(oscillating) - 0.6) < 1e-6).all()
@@ -158,7 +159,7 @@ def test_lower_bound_is_subtraction(bundle_size, bound):
     optimizer = BORAT(shifted.parameters(), 2.0, bundle_size, lower_bound=bound)
     bounded = train(shifted, optimizer, data, lambda loss: loss + bound)
     for p, q in zip(plain, bounded, strict=True):
-        torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-10)  # (loss + bound) - bound has lost digits
     assert optimizer.last_step.offsets[-1] == bound
 
 

@@ -203,6 +203,8 @@ class BORAT(Optimizer):
             return False
         bundle = self._bundle
         self._keep_ledger()
+        for part in parts:
+            part.join(bundle.position)
         value, products = self._measure(loss, parts)
         if not (math.isfinite(value) and np.isfinite(products).all()):
             self._drop(value)
@@ -220,7 +222,6 @@ class BORAT(Optimizer):
             self._complete(parts)
             return False
         for part in parts:
-            part.join(bundle.position - 1)
             part.to_trial(bundle.steps(part.group))
         return True
 
@@ -322,10 +323,9 @@ class BORAT(Optimizer):
 
     def _slots_of_this_batch(self) -> Iterator[Slot]:
         """The parameters with a gradient, and those that had one earlier in the open bundle."""
-        is_open = self._bundle.position > 0
         for index, group in enumerate(self.param_groups):
             for p in group["params"]:
-                if p.grad is not None or (is_open and self._is_active(p)):
+                if p.grad is not None or self._is_active(p):
                     yield self._slot(p, index)
 
     def _open_parts(self) -> list[Part]:
@@ -338,7 +338,8 @@ class BORAT(Optimizer):
         )
 
     def _is_active(self, param: Tensor) -> bool:
-        return param in self.state and bool(self.state[param].get("active"))
+        """Whether the open bundle, if there is one, depends on the parameter."""
+        return self._bundle.position > 0 and param in self.state and bool(self.state[param].get("active"))
 
     def _slot(self, param: Tensor, group: int) -> Slot:
         slot = self._slots.get(param)

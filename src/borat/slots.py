@@ -110,8 +110,13 @@ class Part:
         return torch.cat((torch.stack(cross).sum(0, dtype=torch.float64), total)) if n else total
 
     def join(self, position: int) -> None:
-        """Let all slots take part in the open bundle; its pieces so far did not depend on those that join."""
-        joining = [slot for slot in self.slots if not slot.state["active"]]
+        """Let all slots take part in the open bundle; its pieces so far did not depend on those that join.
+
+        A bundle with a single linear piece needs no centre, and nobody joins it.
+        """
+        if "active" not in self.slots[0].state:
+            return
+        joining = [slot for slot in self.slots if position == 0 or not slot.state["active"]]
         if joining:
             combine([slot.weights for slot in joining], out=[slot.centre for slot in joining])
         for slot in joining:

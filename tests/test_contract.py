@@ -1,0 +1,525 @@
+"""What PyTorch users expect of an optimizer, line by line."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from borat import ALIG, BORAT
+from borat.constraints import L2Ball
+from problems import batches, network, train
+
+SIZES = [1, 2, 3, 5, 10]
+
+
+def vector(model: nn.Module) -> torch.Tensor:
+    return parameters_to_vector(model.parameters()).detach().clone()
+
+
+def through_disk(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+# State
+
+
+def test_state_is_lazy():
+    model = network()
+    optimizer = BORAT(model.parameters())
+    assert optimizer.bundle_position == 0
+    assert optimizer.dropped_batches == 0
+    optimizer.eval()
+    optimizer.train()
+    optimizer.flush()
+    assert not optimizer.state
+    train(model, optimizer, batches(1))
+    assert optimizer.state
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_resume_from_every_position_is_exact(bundle_size, dtype):
+    data = batches(2 * bundle_size + 3, dtype)
+    model = network(dtype)
+    start = copy.deepcopy(model)
+    expected = train(model, BORAT(model.parameters(), 0.7, bundle_size, constraint=L2Ball(2.0)), data)
+    for split in range(1, bundle_size + 2):
+        first = copy.deepcopy(start)
+        optimizer = BORAT(first.parameters(), 0.7, bundle_size, constraint=L2Ball(2.0))
+        train(first, optimizer, data[:split])
+        saved = through_disk({"model": first.state_dict(), "optimizer": optimizer.state_dict()})
+        second = network(dtype)
+        resumed = BORAT(second.parameters(), 0.1, bundle_size, constraint=L2Ball(2.0))
+        second.load_state_dict(saved["model"])
+        resumed.load_state_dict(saved["optimizer"])
+        assert resumed.bundle_position == optimizer.bundle_position
+        points = train(second, resumed, data[split:])
+        assert all(torch.equal(p, q) for p, q in zip(points, expected[split:], strict=True))
+
+
+def test_state_saved_in_evaluation_resumes_with_train():
+    data = batches(9)
+    model = network()
+    other = copy.deepcopy(model)
+    expected = train(other, BORAT(other.parameters(), 0.7, 5), data)
+    optimizer = BORAT(model.parameters(), 0.7, 5)
+    train(model, optimizer, data[:6])
+    optimizer.eval()
+    saved = through_disk({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    second = network()
+    resumed = BORAT(second.parameters(), 0.7, 5)
+    second.load_state_dict(saved["model"])
+    resumed.load_state_dict(saved["optimizer"])
+    resumed.train()
+    points = train(second, resumed, data[6:])
+    assert torch.equal(points[-1], expected[-1])
+
+
+def test_loaded_state_is_not_shared():
+    model = network()
+    optimizer = BORAT(model.parameters(), 0.7, 4)
+    train(model, optimizer, batches(4))
+    twin = copy.deepcopy(model)
+    second = BORAT(twin.parameters(), 0.7, 4)
+    second.load_state_dict(optimizer.state_dict())
+    data = batches(5, seed=2)
+    expected = train(model, optimizer, data)
+    assert torch.equal(train(twin, second, data)[-1], expected[-1])
+
+
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_copies_continue_alike(copier, bundle_size):
+    model = network()
+    optimizer = BORAT(model.parameters(), 0.7, bundle_size, constraint=L2Ball(2.0))
+    train(model, optimizer, batches(bundle_size + 1))
+    twin, second = copier((model, optimizer))
+    assert second.constraint == L2Ball(2.0)
+    assert second.last_step == optimizer.last_step
+    data = batches(bundle_size + 1, seed=2)
+    assert torch.equal(train(twin, second, data)[-1], train(model, optimizer, data)[-1])
+
+
+def test_load_restores_hyperparameters():
+    model = network()
+    optimizer = BORAT(model.parameters(), 0.7, 5, momentum=0.3, lower_bound=0.1)
+    train(model, optimizer, batches(2))
+    other = BORAT(network().parameters())
+    other.load_state_dict(optimizer.state_dict())
+    assert other.bundle_size == 5
+    assert other.param_groups[0]["momentum"] == 0.3
+    assert other.param_groups[0]["lower_bound"] == 0.1
+
+
+def test_distributed_checkpoint_helpers():
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+
+    model = network()
+    optimizer = BORAT(model.parameters(), 0.7, 4)
+    before = vector(model)
+    fresh = get_optimizer_state_dict(model, optimizer)
+    assert torch.equal(vector(model), before)
+    assert optimizer.bundle_position == 0
+    assert optimizer.param_groups[0]["lr"] == 0.7
+    assert all(p.grad is None for p in model.parameters())
+    train(model, optimizer, batches(5))
+    trained = get_optimizer_state_dict(model, optimizer)
+    assert trained["state"].keys() == fresh["state"].keys()
+    assert all(trained["state"][name].keys() == fresh["state"][name].keys() for name in fresh["state"])
+    twin = copy.deepcopy(model)
+    second = BORAT(twin.parameters(), 0.1, 4)
+    set_optimizer_state_dict(twin, second, trained)
+    data = batches(4, seed=2)
+    assert torch.equal(train(twin, second, data)[-1], train(model, optimizer, data)[-1])
+
+
+# Gradients
+
+
+def test_no_gradients_is_no_step():
+    model = network()
+    optimizer = BORAT(model.parameters())
+    before = vector(model)
+    optimizer.step(loss=torch.tensor(1.0))
+    assert torch.equal(vector(model), before)
+    assert optimizer.bundle_position == 0
+    assert optimizer.last_step is None
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_parameters_without_gradients_stay_and_have_no_state(bundle_size):
+    model = network()
+    model[0].weight.requires_grad_(False)
+    frozen = model[0].weight.clone()
+    optimizer = BORAT(model.parameters(), 1.0, bundle_size)
+    train(model, optimizer, batches(2 * bundle_size))
+    assert torch.equal(model[0].weight, frozen)
+    assert model[0].weight not in optimizer.state
+
+
+@pytest.mark.parametrize("bundle_size", [3, 5])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_gradient_missing_in_some_pieces_is_zero(bundle_size, first):
+    """A branch that only some batches use: None counts as zero."""
+
+    def run(explicit_zero):
+        torch.manual_seed(0)
+        a, b = nn.Parameter(torch.randn(4).double()), nn.Parameter(torch.randn(3).double())
+        optimizer = BORAT([a, b], 0.5, bundle_size)
+        for i in range(4 * (bundle_size - 1)):
+            optimizer.zero_grad()
+            uses_b = (i % 2 == 0) == first
+            loss = (a - i).square().sum() + (b + i).square().sum() * uses_b
+            loss.backward()
+            if not uses_b and not explicit_zero:
+                b.grad = None
+            optimizer.step(loss=loss)
+        return torch.cat((a, b)).detach()
+
+    torch.testing.assert_close(run(True), run(False), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_sparse_gradients_equal_dense_ones(bundle_size):
+    def run(sparse):
+        torch.manual_seed(0)
+        embedding = nn.Embedding(10, 4, sparse=sparse).double()
+        optimizer = BORAT(embedding.parameters(), 0.5, bundle_size)
+        for i in range(12):
+            optimizer.zero_grad()
+            loss = (embedding(torch.tensor([i % 10, 3, 3])) - 1.0).square().mean()
+            loss.backward()
+            optimizer.step(loss=loss)
+        return embedding.weight.detach()
+
+    torch.testing.assert_close(run(True), run(False), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_complex_parameters_equal_their_real_view(bundle_size):
+    target = torch.randn(6, dtype=torch.complex128)
+    z = nn.Parameter(torch.zeros(6, dtype=torch.complex128))
+    x = nn.Parameter(torch.zeros(6, 2, dtype=torch.float64))
+    for param, other in ((z, target), (x, torch.view_as_real(target))):
+        optimizer = BORAT([param], 0.3, bundle_size)
+        for i in range(2 * bundle_size):
+            optimizer.zero_grad()
+            loss = (param - other * (1 + i % 3)).abs().square().sum()
+            loss.backward()
+            optimizer.step(loss=loss)
+    torch.testing.assert_close(torch.view_as_real(z.detach()), x.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_layouts_do_not_matter(bundle_size):
+    """Channels-last weights, transposed parameters and gradients in another layout than their parameter."""
+
+    def run(layout):
+        torch.manual_seed(0)
+        weight = nn.Parameter(layout(torch.randn(4, 3, 5, 5).double()))
+        optimizer = BORAT([weight], 0.5, bundle_size)
+        for i in range(2 * bundle_size):
+            gradient = torch.randn(4, 3, 5, 5).double()
+            weight.grad = gradient if i % 2 else layout(gradient)
+            optimizer.step(loss=torch.tensor(1.0))
+        return weight.detach()
+
+    expected = run(lambda w: w)
+    padded = run(lambda w: torch.cat((w, w), dim=3)[..., :5])
+    torch.testing.assert_close(run(lambda w: w.to(memory_format=torch.channels_last)), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        run(lambda w: w.transpose(0, 3).contiguous().transpose(0, 3)), expected, rtol=0, atol=1e-12
+    )
+    torch.testing.assert_close(padded, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_several_dtypes(bundle_size):
+    params = [nn.Parameter(torch.ones(5, dtype=dtype)) for dtype in (torch.float64, torch.float32, torch.bfloat16)]
+    exact = [nn.Parameter(torch.ones(5, dtype=torch.float64)) for _ in params]
+    for group in (params, exact):
+        optimizer = BORAT(group, 0.1, bundle_size)
+        for i in range(3 * bundle_size):
+            optimizer.zero_grad()
+            loss = sum((p.double() - i % 3).square().sum() for p in group)
+            loss.backward()
+            optimizer.step(loss=loss)
+    for p, q, tolerance in zip(params, exact, (1e-2, 1e-2, 5e-2), strict=True):
+        torch.testing.assert_close(p.double(), q, rtol=0, atol=tolerance)
+
+
+def test_bfloat16_gram_is_computed_in_float32():
+    w = nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
+    optimizer = ALIG([w], lr=1e9, momentum=0.0)
+    w.grad = torch.full((1000,), 1.0078125, dtype=torch.bfloat16)
+    optimizer.step(loss=torch.tensor(1.0))
+    assert optimizer.last_step.step_norm == pytest.approx(1.0 / math.sqrt(1000 * 1.0078125**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_several_devices(bundle_size):
+    """The meta device stands for a second one: every tensor stays where its parameter is."""
+    groups = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))]
+    optimizer = BORAT(groups, 0.1, bundle_size)
+    for p in groups:
+        p.grad = torch.ones_like(p)
+    optimizer.step(loss=torch.tensor(1.0))
+    for p in groups:
+        assert all(t.device == p.device for t in optimizer.state[p].values() if isinstance(t, torch.Tensor))
+
+
+# Groups and schedules
+
+
+def test_add_param_group_in_the_middle_of_a_bundle():
+    model = network()
+    optimizer = BORAT(model[0].parameters(), 0.7, 5)
+    train(model, optimizer, batches(2))
+    frozen = vector(model[2])
+    optimizer.add_param_group({"params": model[2].parameters(), "lr": 0.2, "momentum": 0.5})
+    train(model, optimizer, batches(2))
+    assert optimizer.bundle_position == 0
+    assert optimizer.last_step.lr == (0.7, 0.0), "a new group joins with the next bundle"
+    assert torch.equal(vector(model[2]), frozen)
+    train(model, optimizer, batches(4))
+    assert optimizer.last_step.lr == (0.7, 0.2)
+    assert not torch.equal(vector(model[2]), frozen)
+
+
+def test_tensor_lr_equals_a_number():
+    data = batches(6)
+    model = network()
+    other = copy.deepcopy(model)
+    expected = train(model, BORAT(model.parameters(), 0.5), data)
+    points = train(other, BORAT(other.parameters(), torch.tensor(0.5)), data)
+    assert torch.equal(points[-1], expected[-1])
+
+
+def test_momentum_changed_by_a_schedule():
+    model = network()
+    optimizer = BORAT(model.parameters(), 0.5, 3)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=20)
+    for batch in batches(20):
+        train(model, optimizer, [batch])
+        scheduler.step()
+        assert 0.0 < optimizer.param_groups[0]["lr"] <= 1.0
+        assert 0.85 <= optimizer.param_groups[0]["momentum"] <= 0.95
+    assert vector(model).isfinite().all()
+
+
+# Non-finite and impossible values
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_non_finite_batches_leave_no_trace(bad, where, bundle_size):
+    data = batches(2 * bundle_size)
+    model = network()
+    clean = copy.deepcopy(model)
+    expected = train(clean, BORAT(clean.parameters(), 1.0, bundle_size), data)
+    optimizer = BORAT(model.parameters(), 1.0, bundle_size)
+    with pytest.warns(UserWarning, match="not finite") as record:
+        for i, batch in enumerate(data):
+            x, y = batch
+            before = vector(model)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            if where == "gradient":
+                next(model.parameters()).grad.view(-1)[3] = bad
+            else:
+                loss = loss * bad
+            assert optimizer.step(loss=loss) is loss
+            assert torch.equal(vector(model), before)
+            assert optimizer.dropped_batches == i + 1
+            assert torch.equal(train(model, optimizer, [batch])[-1], expected[i])
+    assert len(record) == 1, "warned of once"
+
+
+def test_dropped_batches_are_part_of_the_state():
+    model = network()
+    optimizer = BORAT(model.parameters())
+    train(model, optimizer, batches(1))
+    with pytest.warns(UserWarning, match="the loss nan is not finite"):
+        optimizer.step(loss=math.nan)
+    other = BORAT(network().parameters())
+    other.load_state_dict(optimizer.state_dict())
+    assert other.dropped_batches == 1
+
+
+@pytest.mark.parametrize("bundle_size", [2, 3, 5])
+def test_loss_below_the_bound_is_warned_of_once_and_never_climbs(bundle_size):
+    w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = BORAT([w], 1.0, bundle_size, lower_bound=100.0)
+    with pytest.warns(UserWarning, match="below lower_bound=100") as record:
+        for _ in range(2 * (bundle_size - 1)):
+            optimizer.zero_grad()
+            loss = w.square().sum()
+            loss.backward()
+            optimizer.step(loss=loss)
+    assert len(record) == 1
+    assert w.tolist() == [1.0, -2.0]
+    assert optimizer.last_step.kind in ("ZERO", "B")
+
+
+# Around it
+
+
+def test_grad_scaler():
+    model = network(torch.float32)
+    optimizer = BORAT(model.parameters(), 0.5, 3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+    for i, (x, y) in enumerate(batches(8, torch.float32)):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        before, position = vector(model), optimizer.bundle_position
+        if i == 3:
+            next(model.parameters()).grad.view(-1)[0] = math.inf
+        scaler.step(optimizer, loss=loss)
+        scaler.update()
+        if i == 3:
+            assert torch.equal(vector(model), before)
+            assert optimizer.bundle_position == position
+    assert scaler.get_scale() == 2.0
+    assert optimizer.dropped_batches == 0
+
+
+def test_compiled_training_step():
+    model = network(torch.float32)
+    eager = copy.deepcopy(model)
+    data = batches(6, torch.float32)
+    expected = train(eager, BORAT(eager.parameters(), 0.5, 3), data)
+    optimizer = BORAT(model.parameters(), 0.5, 3)
+    compilations = 0
+
+    def backend(graph, inputs):
+        nonlocal compilations
+        compilations += 1
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def training_step(x, y):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step(loss=loss)
+        return loss
+
+    for i, (x, y) in enumerate(data):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler looks at .grad of the loss, and silences that by itself
+            training_step(x, y)
+        if i == 2:
+            warm = compilations
+    torch.testing.assert_close(vector(model), expected[-1], rtol=1e-5, atol=1e-6)
+    assert warm >= 1
+    assert compilations == warm, "no recompilation from step to step"
+
+
+def test_printing():
+    text = repr(BORAT(network().parameters(), 0.5, 5))
+    assert text.startswith("BORAT (")
+    assert "bundle_size: 5" in text
+    assert "lr: 0.5" in text
+    assert repr(ALIG(network().parameters())).startswith("ALIG (")
+
+
+def test_inference_of_the_loss_type():
+    w = nn.Parameter(torch.ones(1))
+    optimizer = ALIG([w])
+    for loss in (2.0, 2, torch.tensor(2.0), torch.tensor([[2.0]], dtype=torch.bfloat16)):
+        w.grad = torch.ones(1)
+        assert optimizer.step(loss=loss) is loss
+
+
+def test_constraint_is_any_callable():
+    calls = []
+    w = nn.Parameter(torch.ones(2))
+    optimizer = BORAT([w], constraint=lambda params: calls.append([p is w for p in params]))
+    for _ in range(4):
+        w.grad = torch.ones(2)
+        optimizer.step(loss=1.0)
+    assert calls == [[True]] * 3, "once at construction and once for each update"
+
+
+def test_no_warnings_in_normal_use():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = network()
+        train(model, BORAT(model.parameters()), batches(4))
+
+
+# Rejected arguments
+
+
+def step_without(**arguments):
+    model = network()
+    train(model, optimizer := BORAT(model.parameters(), 0.1), batches(1))
+    optimizer.step(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: BORAT(p, lr=-0.1), r"lr must be a number of at least 0, got -0\.1"),
+        (lambda p: BORAT(p, lr=math.nan), "lr must be a number of at least 0, got nan"),
+        (lambda p: BORAT(p, lr="fast"), "lr must be a number of at least 0, got 'fast'"),
+        (lambda p: BORAT(p, lr=torch.ones(2)), r"lr must be a number or a tensor with one element, got .* \(2,\)"),
+        (lambda p: BORAT(p, lr=None), "lr must be finite unless bundle_size is 2, got inf with bundle_size=3"),
+        (lambda p: BORAT(p, bundle_size=0), "bundle_size must be an integer of at least 1, got 0"),
+        (lambda p: BORAT(p, bundle_size=2.5), r"bundle_size must be an integer of at least 1, got 2\.5"),
+        (lambda p: BORAT(p, bundle_size=True), "bundle_size must be an integer of at least 1, got True"),
+        (lambda p: BORAT(p, momentum=1.0), r"momentum must be a number in \[0, 1\), got 1\.0"),
+        (lambda p: BORAT(p, momentum=-0.1), r"momentum must be a number in \[0, 1\), got -0\.1"),
+        (lambda p: BORAT(p, momentum=None), r"momentum must be a number in \[0, 1\), got None"),
+        (lambda p: BORAT(p, lower_bound=math.inf), "lower_bound must be a finite number, got inf"),
+        (lambda p: BORAT(p, lower_bound=None), "lower_bound must be a finite number, got None"),
+        (lambda p: BORAT(p, constraint=3), "constraint must be None or a callable on a list of parameters, got 3"),
+        (lambda p: BORAT(p, same_batch=1), "same_batch must be True or False, got 1"),
+        (lambda p: BORAT([]), "empty parameter list"),
+        (lambda p: BORAT([{"params": p, "lr": -1.0}]), r"lr must be a number of at least 0, got -1\.0"),
+        (lambda p: BORAT([{"params": p, "bundle_size": 5}]), "bundle_size must be the same for all .*, got 5"),
+        (lambda p: BORAT([{"params": p, "lower_bound": 5}]), "lower_bound must be the same for all .*, got 5"),
+        (lambda p: ALIG([{"params": p[:1]}, {"params": p[1:], "lr": None}]), "lr must be None for all .* or for none"),
+        (lambda p: ALIG(p, lr=-1.0), r"lr must be a number of at least 0, got -1\.0"),
+        (lambda p: step_without(), r"step needs the loss.*step\(loss=loss\).*step\(closure\).*step\(lambda: loss\)"),
+        (
+            lambda p: step_without(closure=torch.tensor(1.0)),
+            r"closure must be callable, got a Tensor.*step\(loss=loss\)",
+        ),
+        (lambda p: step_without(closure=lambda: 1.0, loss=1.0), "either a closure or the loss, got both"),
+        (lambda p: step_without(closure=lambda: None), "loss must be a number or a tensor with one element, got None"),
+        (lambda p: step_without(loss=torch.ones(2)), r"one element, got a tensor of shape \(2,\)"),
+        (lambda p: step_without(loss="1.0"), "loss must be a number or a tensor with one element, got '1.0'"),
+    ],
+)
+def test_rejects(make, message):
+    with pytest.raises(ValueError, match=message):
+        make(list(network().parameters()))
+
+
+def test_rejects_an_impossible_lr_from_a_schedule():
+    model = network()
+    optimizer = BORAT(model.parameters())
+    optimizer.param_groups[0]["lr"] = -1.0
+    with pytest.raises(ValueError, match="lr must be a number of at least 0"):
+        train(model, optimizer, batches(1))
+
+
+def test_alig_has_a_bundle_of_two():
+    assert ALIG(network().parameters()).bundle_size == 2
+    with pytest.raises(TypeError):
+        ALIG(network().parameters(), bundle_size=3)
