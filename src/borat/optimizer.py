@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -74,6 +74,8 @@ class BORAT(Optimizer):
     _bundle_cache: Bundle | None
     _ledger_is_kept: bool
     _slots: dict[Tensor, Slot]
+    _slots_in_parts: list[Slot]
+    _parts: list[Part]
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class BORAT(Optimizer):
     def eval(self) -> None:
         """Put the model at the centre, to evaluate or save it; :meth:`train` goes back. At any time, and repeatedly."""
         if not self._bundle.ledger["evaluating"]:
-            for part in self._open_parts():
+            for part in self._look_at_parameters(with_gradients=False):
                 part.to_centre()
             self._bundle.ledger["evaluating"] = 1
 
@@ -149,7 +151,7 @@ class BORAT(Optimizer):
     def train(self) -> None:
         """Put the model back at the trial point of the open bundle, bit for bit."""
         if self._bundle.ledger["evaluating"]:
-            for part in self._open_parts():
+            for part in self._look_at_parameters(with_gradients=False):
                 part.to_trial(self._bundle.steps(part.group), replay=True)
             self._bundle.ledger["evaluating"] = 0
 
@@ -158,7 +160,7 @@ class BORAT(Optimizer):
         """Complete the open bundle with the pieces it has, for example at the end of training."""
         if self.bundle_position:
             self._bundle.ledger["evaluating"] = 0
-            self._complete(self._open_parts(), flush=True)
+            self._complete(self._look_at_parameters(with_gradients=False), flush=True)
 
     @property
     def bundle_position(self) -> int:
@@ -198,9 +200,14 @@ class BORAT(Optimizer):
         """Add the batch to the bundle; whether it was taken and the bundle is still open."""
         if not (loss.numel() == 1 if isinstance(loss, Tensor) else isinstance(loss, Real)):
             raise ValueError(f"loss must be a number or a tensor with one element, got {_shortly(loss)}")
-        parts = partition(self._slots_of_this_batch())
-        if not parts:
-            return False
+        parts = self._look_at_parameters(with_gradients=True)
+        try:
+            return bool(parts) and self._add_piece_of(loss, parts)
+        finally:
+            for part in parts:
+                part.gradients = []  # or they would outlive zero_grad()
+
+    def _add_piece_of(self, loss: Loss, parts: list[Part]) -> bool:
         bundle = self._bundle
         self._keep_ledger()
         for part in parts:
@@ -301,8 +308,8 @@ class BORAT(Optimizer):
         ):
             raise ValueError(f"step needs the loss of the batch: {_WAYS_TO_PASS_THE_LOSS}")
         self._keep_ledger()
-        for slot in self._slots_of_this_batch():
-            if self.defaults["momentum"]:
+        for part in self._look_at_parameters(with_gradients=True):
+            for slot in part.slots:
                 slot.velocity.zero_()
 
     @property
@@ -321,25 +328,20 @@ class BORAT(Optimizer):
             self.state[home].setdefault("bundle", self._bundle.ledger)
             self._ledger_is_kept = True
 
-    def _slots_of_this_batch(self) -> Iterator[Slot]:
-        """The parameters with a gradient, and those that had one earlier in the open bundle."""
-        for index, group in enumerate(self.param_groups):
-            for p in group["params"]:
-                if p.grad is not None or self._is_active(p):
-                    yield self._slot(p, index)
-
-    def _open_parts(self) -> list[Part]:
-        """The parameters of the open bundle."""
-        return partition(
+    def _look_at_parameters(self, *, with_gradients: bool) -> list[Part]:
+        """The parameters of the open bundle and, if wanted, those that have a gradient now."""
+        is_open = self._bundle.position > 0
+        slots = [
             self._slot(p, index)
             for index, group in enumerate(self.param_groups)
             for p in group["params"]
-            if self._is_active(p)
-        )
-
-    def _is_active(self, param: Tensor) -> bool:
-        """Whether the open bundle, if there is one, depends on the parameter."""
-        return self._bundle.position > 0 and param in self.state and bool(self.state[param].get("active"))
+            if (p.grad is not None and with_gradients) or (is_open and self.state.get(p, {}).get("active"))
+        ]
+        if slots != self._slots_in_parts:
+            self._slots_in_parts, self._parts = slots, partition(slots)
+        for part in self._parts:
+            part.look(at_gradients=with_gradients)
+        return self._parts
 
     def _slot(self, param: Tensor, group: int) -> Slot:
         slot = self._slots.get(param)
@@ -352,6 +354,8 @@ class BORAT(Optimizer):
         self._bundle_cache = None
         self._ledger_is_kept = False
         self._slots = {}
+        self._slots_in_parts = []
+        self._parts = []
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict, also one taken in the middle of a bundle. Nothing is shared with it afterwards."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from borat.vectors import FUSED_DEVICES, combine, descend, descend_with_momentum, weighted_sum
+from borat.vectors import FUSED_DEVICES, Term, combine, descend, descend_with_momentum, weighted_sum
 
 _SMALL = 2**14
 """Tensors of at most this many elements are multiplied together: calling the kernels costs more than copying."""
@@ -23,13 +21,14 @@ class Slot:
     ``param.grad`` when a bundle is finished, so that ``N - 2`` rows are enough for ``N - 1`` pieces.
     """
 
-    __slots__ = ("centre", "key", "layout", "matrix", "param", "rows", "state")
+    __slots__ = ("centre", "dtype", "key", "layout", "matrix", "param", "rows", "state")
 
     def __init__(self, param: Tensor, group: int, state: dict[str, Any], bundle_size: int) -> None:
         self.param = param
         self.state = state
         self.key = (group, param.device, param.dtype)
         self.layout = _dense_strides(self.weights)
+        self.dtype = self.weights.dtype
         if bundle_size > 2:
             if "centre" not in state:
                 state["centre"] = torch.zeros_like(param)
@@ -53,76 +52,77 @@ class Slot:
 
     def gradient(self) -> Tensor:
         """The gradient; zero where a parameter of the open bundle has none this time."""
-        grad, weights = self.param.grad, self.weights
-        if grad is not None:
-            grad = _as_real(grad if grad.layout is torch.strided else grad.to_dense())
-            if grad.stride() == self.layout and grad.dtype == weights.dtype:
-                return grad
-        laid_out = torch.empty_strided(weights.shape, self.layout, dtype=weights.dtype, device=weights.device)
-        return laid_out.zero_() if grad is None else laid_out.copy_(grad)
+        grad = self.param.grad
+        if grad is not None and grad.stride() == self.layout and grad.dtype == self.dtype:
+            return grad
+        return self._laid_out(grad)
+
+    def _laid_out(self, grad: Tensor | None) -> Tensor:
+        weights = self.weights
+        result = torch.empty_strided(weights.shape, self.layout, dtype=weights.dtype, device=weights.device)
+        if grad is None:
+            return result.zero_()
+        return result.copy_(_as_real(grad if grad.layout is torch.strided else grad.to_dense()))
 
 
-@dataclass
 class Part:
-    """Slots that one kernel call can take: same parameter group, device, dtype and unit of the velocity."""
+    """Slots that one kernel call can take: same parameter group, device, dtype and unit of the velocity.
 
-    group: int
-    slots: list[Slot] = field(default_factory=list)
+    It is built once and used for as long as the same parameters have gradients, so that a call of the optimizer does
+    little more than call the kernels.
+    """
 
-    @cached_property
-    def weights(self) -> list[Tensor]:
-        return [slot.weights for slot in self.slots]
+    def __init__(self, slots: list[Slot]) -> None:
+        self.slots = slots
+        self.group = slots[0].key[0]
+        self.gradients: list[Tensor] = []
+        self._bundled = "centre" in slots[0].state
+        if self._bundled:
+            self.centre = [slot.centre for slot in slots]
+            self.rows = [list(row) for row in zip(*(slot.rows for slot in slots), strict=True)]
+        sizes = [slot.weights.numel() for slot in slots]
+        self._large = [i for i, size in enumerate(sizes) if size > _SMALL]
+        self._small = [i for i, size in enumerate(sizes) if size <= _SMALL]
 
-    @cached_property
-    def centre(self) -> list[Tensor]:
-        return [slot.centre for slot in self.slots]
-
-    @cached_property
-    def gradients(self) -> list[Tensor]:
-        return [slot.gradient() for slot in self.slots]
-
-    @cached_property
-    def fused(self) -> bool:
-        """Whether the fused kernels, which see only runs of memory, may be used."""
-        return self.weights[0].device.type in FUSED_DEVICES and all(
+    def look(self, *, at_gradients: bool) -> None:
+        """Take note of where the weights and their gradients are now."""
+        self.weights = [slot.weights for slot in self.slots]
+        self.gradients = [slot.gradient() for slot in self.slots] if at_gradients else []
+        # The fused kernels see only runs of memory.
+        self.fused = self.weights[0].device.type in FUSED_DEVICES and all(
             w.stride() == slot.layout for w, slot in zip(self.weights, self.slots, strict=True)
         )
 
-    def row(self, n: int) -> list[Tensor]:
-        """The gradients of piece ``n`` of the open bundle."""
-        return [slot.rows[n] for slot in self.slots]
-
     def products(self, n: int) -> Tensor:
         """``<g, g_k>`` for the first ``n`` pieces and then ``<g, g>``: summed over the slots, in float64."""
-        vectors = [g.as_strided((g.numel(),), (1,)) for g in self.gradients]
-        small = [i for i, g in enumerate(vectors) if len(g) <= _SMALL]
-        pairs = [(g, self.slots[i].matrix[:n] if n else None) for i, g in enumerate(vectors) if len(g) > _SMALL]
-        if small:
-            rows = torch.cat([self.slots[i].matrix[:n] for i in small], dim=1) if n else None
-            pairs.append((torch.cat([vectors[i] for i in small]), rows))
-        own, cross = [], []
-        for g, rows in pairs:
-            g = _at_least_float32(g)
-            own.append(torch.dot(g, g))
-            if rows is not None:
-                cross.append(torch.mv(_at_least_float32(rows), g))
-        total = torch.stack(own).sum(0, keepdim=True, dtype=torch.float64)
-        return torch.cat((torch.stack(cross).sum(0, dtype=torch.float64), total)) if n else total
+        slots, gradients = self.slots, self.gradients
+        vectors = [_flat(gradients[i]) for i in self._large]
+        matrices = [slots[i].matrix for i in self._large] if n else []
+        if self._small:
+            vectors.append(torch.cat([_flat(gradients[i]) for i in self._small]))
+            if n:
+                matrices.append(torch.cat([slots[i].matrix for i in self._small], dim=1))
+        vectors = [_at_least_float32(g) for g in vectors]
+        own = torch.stack([torch.dot(g, g) for g in vectors]).sum(0, keepdim=True, dtype=torch.float64)
+        if n == 0:
+            return own
+        cross = [torch.mv(_at_least_float32(m[:n]), g) for m, g in zip(matrices, vectors, strict=True)]
+        return torch.cat((torch.stack(cross).sum(0, dtype=torch.float64), own))
 
     def join(self, position: int) -> None:
         """Let all slots take part in the open bundle; its pieces so far did not depend on those that join.
 
         A bundle with a single linear piece needs no centre, and nobody joins it.
         """
-        if "active" not in self.slots[0].state:
+        if not self._bundled:
             return
-        joining = [slot for slot in self.slots if position == 0 or not slot.state["active"]]
-        if joining:
-            combine([slot.weights for slot in joining], out=[slot.centre for slot in joining])
-        for slot in joining:
-            slot.state["active"] = 1
-            if position:
+        if position == 0:
+            combine(self.weights, out=self.centre)
+        for slot in self.slots:
+            if position and not slot.state["active"]:
+                slot.centre.copy_(slot.weights)
                 slot.matrix[:position].zero_()
+            slot.state["active"] = 1
 
     def to_centre(self) -> None:
         combine(self.centre, out=self.weights)
@@ -135,11 +135,11 @@ class Part:
         """
         last = len(steps) - 1
         if last > 0 or replay:
-            combine(self.centre, [(-steps[k], self.row(k)) for k in range(last) if steps[k]], out=self.weights)
+            combine(self.centre, [(-steps[k], self.rows[k]) for k in range(last) if steps[k]], out=self.weights)
         if replay:
-            descend(self.weights, self.row(last), steps[last], self.fused)
+            descend(self.weights, self.rows[last], steps[last], self.fused)
         else:
-            descend(self.weights, self.gradients, steps[last], self.fused, keep=self.row(last))
+            descend(self.weights, self.gradients, steps[last], self.fused, keep=self.rows[last])
 
     def move_centre(self, steps: Sequence[float], momentum: float, *, flush: bool = False) -> None:
         """``u = -sum of step * gradient; v = momentum * v + u; weights = centre + u + momentum * v``.
@@ -147,42 +147,42 @@ class Part:
         The gradient of the last piece is the parameters' own; to ``flush`` is to end early, when it is in its row.
         """
         last = len(steps) - 1
-        terms = [(steps[k], self.row(k)) for k in range(last) if steps[k]]
+        terms = [(steps[k], self.rows[k]) for k in range(last) if steps[k]]
         if steps[last] or not terms:
-            terms.append((steps[last], self.row(last) if flush else self.gradients))
-        centre = self._leave_bundle()
+            terms.append((steps[last], self.rows[last] if flush else self.gradients))
+        centre = self.weights
+        if self._bundled:
+            centre = self.centre
+            for slot in self.slots:
+                slot.state["active"] = 0
         if momentum == 0.0:
             combine(centre, [(-step, x) for step, x in terms], out=self.weights)
-            return
+        else:
+            self._move_with_momentum(centre, terms, momentum)
+
+    def _move_with_momentum(self, centre: list[Tensor], terms: list[Term], momentum: float) -> None:
         step, direction = weighted_sum(terms)
         combine(centre, out=self.weights)
         velocity = [slot.velocity for slot in self.slots]
-        scale = self.slots[0].state["velocity_scale"]
         scale = descend_with_momentum(
-            self.weights, direction, velocity, step=step, momentum=momentum, scale=scale, fused=self.fused
+            self.weights,
+            direction,
+            velocity,
+            step=step,
+            momentum=momentum,
+            scale=self.slots[0].state["velocity_scale"],
+            fused=self.fused,
         )
         for slot in self.slots:
             slot.state["velocity_scale"] = scale
 
-    def _leave_bundle(self) -> list[Tensor]:
-        """The point to move from. A bundle with a single linear piece never leaves it."""
-        if "centre" not in self.slots[0].state:
-            return self.weights
-        for slot in self.slots:
-            slot.state["active"] = 0
-        return self.centre
-
 
 def partition(slots: Iterable[Slot]) -> list[Part]:
     """Group slots into parts."""
-    parts: dict[Any, Part] = {}
+    groups: dict[Any, list[Slot]] = {}
     for slot in slots:
-        key = (slot.key, slot.state.get("velocity_scale"))
-        part = parts.get(key)
-        if part is None:
-            part = parts[key] = Part(slot.key[0])
-        part.slots.append(slot)
-    return list(parts.values())
+        groups.setdefault((slot.key, slot.state.get("velocity_scale")), []).append(slot)
+    return [Part(group) for group in groups.values()]
 
 
 def _as_real(x: Tensor) -> Tensor:
@@ -198,6 +198,11 @@ def _rows_like(param: Tensor, rows: int) -> Tensor:
     """Zeros for ``rows`` gradients, each in the layout of the parameter."""
     size, strides = (rows, *param.shape), (param.numel(), *_dense_strides(param))
     return torch.empty_strided(size, strides, dtype=param.dtype, device=param.device).zero_()
+
+
+def _flat(x: Tensor) -> Tensor:
+    """The elements of a dense tensor as a vector, in the order of memory."""
+    return x.as_strided((x.numel(),), (1,))
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -14,9 +16,13 @@ from borat.constraints import L2Ball
 from borat.optimizer import ALIG, BORAT
 
 LEARNING_RATES = (0.1, 10.0)
+MANY_LEARNING_RATES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 RADIUS = 16.0
 MOMENTUM = 0.9
 BATCH_SIZE = 64
+
+STYLES = (("#777777", "o"), ("#d55e00", "s"), ("#0072b2", "^"), ("#009e73", "D"))
+"""Colours that colour-blind readers can tell apart, and markers."""
 
 Step = Callable[[Tensor], None]
 """Takes the loss of a batch, whose gradients are in place, and moves the model."""
@@ -110,8 +116,25 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     return float((model(images).argmax(1) == labels).float().mean())
 
 
-def run(epochs: int = 10) -> Iterator[Result]:
+def run(epochs: int = 10, rates: Sequence[float] = LEARNING_RATES, seeds: int = 1) -> Iterator[Result]:
     """All methods at all learning rates, one after the other."""
     data = Digits.load()
-    for method, lr in product(METHODS, LEARNING_RATES):
-        yield train(method, lr, data, epochs)
+    for method, lr, seed in product(METHODS, rates, range(seeds)):
+        yield train(method, lr, data, epochs, seed)
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Draw the accuracy over the learning rate: the mean of the seeds, and their range as a band."""
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for method, (colour, marker) in zip(METHODS, STYLES, strict=True):
+        rates = sorted({r.lr for r in results if r.method == method})
+        by_rate = [[100 * r.test_accuracy for r in results if (r.method, r.lr) == (method, lr)] for lr in rates]
+        means = [sum(values) / len(values) for values in by_rate]
+        axes.plot(rates, means, color=colour, marker=marker, label=method)
+        axes.fill_between(rates, [min(v) for v in by_rate], [max(v) for v in by_rate], color=colour, alpha=0.15, lw=0)
+    axes.set(xscale="log", ylim=(0, 102), xlabel="learning rate", ylabel="test accuracy (%)")
+    axes.set_title("scikit-learn's digits, 10 epochs", loc="left")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower left", frameon=False)
+    figure.savefig(path, dpi=150)
