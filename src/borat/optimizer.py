@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from borat.bundle import Bundle, StepInfo, new_ledger
+from borat.bundle import Bundle, Ledger, StepInfo, new_ledger
 from borat.checks import is_number
 from borat.dual import Array
 from borat.slots import Part, Slot, partition
@@ -147,12 +147,10 @@ class BORAT(Optimizer):
                 part.to_centre()
             self._bundle.ledger["evaluating"] = 1
 
-    @torch.no_grad()
     def train(self) -> None:
         """Put the model back at the trial point of the open bundle, bit for bit."""
         if self._bundle.ledger["evaluating"]:
-            for part in self._look_at_parameters(with_gradients=False):
-                part.to_trial(self._bundle.steps(part.group), replay=True)
+            self._return_to_trial_point()
             self._bundle.ledger["evaluating"] = 0
 
     @torch.no_grad()
@@ -190,8 +188,13 @@ class BORAT(Optimizer):
         if any(math.isinf(merged["lr"]) != math.isinf(group["lr"]) for group in self.param_groups):
             raise ValueError("lr must be None for all parameter groups or for none")
         super().add_param_group(param_group)
-        if self._bundle_cache is not None or self.state:
+        if self._bundle_cache is not None or self._kept_ledger() is not None:
             self._bundle.add_group()
+
+    @torch.no_grad()
+    def _return_to_trial_point(self) -> None:
+        for part in self._look_at_parameters(with_gradients=False):
+            part.to_trial(self._bundle.steps(part.group), replay=True)
 
     # One piece
 
@@ -315,8 +318,7 @@ class BORAT(Optimizer):
     @property
     def _bundle(self) -> Bundle:
         if self._bundle_cache is None:
-            kept = (state["bundle"] for state in self.state.values() if "bundle" in state)
-            ledger = next(kept, None) or new_ledger(self.bundle_size, len(self.param_groups))
+            ledger = self._kept_ledger() or new_ledger(self.bundle_size, len(self.param_groups))
             self._bundle_cache = Bundle(ledger, self.bundle_size)
         return self._bundle_cache
 
@@ -357,19 +359,21 @@ class BORAT(Optimizer):
         self._slots_in_parts = []
         self._parts = []
 
+    def _kept_ledger(self) -> Ledger | None:
+        return next((state["bundle"] for state in self.state.values() if "bundle" in state), None)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state dict, also one taken in the middle of a bundle. Nothing is shared with it afterwards."""
-        super().load_state_dict(state_dict)
-        ledger: dict[str, Any] = next(
-            (state["bundle"] for state in state_dict["state"].values() if "bundle" in state), {}
-        )
-        for state in self.state.values():
-            for key, value in state.items():
-                if key == "bundle":  # torch has cast it to the dtype of the parameter, which loses digits
-                    state[key] = {k: v.cpu().clone() if isinstance(v, Tensor) else v for k, v in ledger.items()}
-                elif isinstance(value, Tensor):
-                    state[key] = value.clone()
-        self._forget_views()
+        """Load a state dict, also one taken within a bundle: then the model is put at that bundle's trial point.
+
+        Nothing is shared with the state dict afterwards.
+        """
+        hook = self.register_load_state_dict_pre_hook(_remember_ledger)  # as the last one, it sees what will be loaded
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+        if not self._bundle.ledger["evaluating"]:
+            self._return_to_trial_point()
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("constraint", "same_batch", "last_step", "_warned")
@@ -377,7 +381,18 @@ class BORAT(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        if "_loaded_ledger" in self.__dict__:
+            self._own_the_state(self.__dict__.pop("_loaded_ledger"))
         self._forget_views()
+
+    def _own_the_state(self, ledger: Ledger) -> None:
+        """Copy what was loaded; the ledger from the state dict itself, as torch casts it to a parameter's dtype."""
+        for state in self.state.values():
+            for key, value in state.items():
+                if key == "bundle":
+                    state[key] = {k: v.cpu().clone() if isinstance(v, Tensor) else v for k, v in ledger.items()}
+                elif isinstance(value, Tensor):
+                    state[key] = value.clone()
 
 
 class ALIG(BORAT):
@@ -403,6 +418,11 @@ class ALIG(BORAT):
         constraint: Constraint | None = None,
     ) -> None:
         super().__init__(params, lr, 2, momentum=momentum, lower_bound=lower_bound, constraint=constraint)
+
+
+def _remember_ledger(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
+    ledgers = (state["bundle"] for state in state_dict["state"].values() if "bundle" in state)
+    optimizer.__dict__["_loaded_ledger"] = next(ledgers, {})
 
 
 def _check_lr(lr: Any, bundle_size: int) -> None:

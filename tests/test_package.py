@@ -1,0 +1,64 @@
+"""The package as a stranger meets it: what it imports, what its pages say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import borat
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_import_needs_torch_and_numpy_alone():
+    """A fresh interpreter in which every other package of the extras is missing."""
+    code = """
+import sys
+for name in ("sklearn", "scipy", "matplotlib", "rich", "typer", "quadprog", "hypothesis"):
+    sys.modules[name] = None
+import borat, borat.constraints, borat.losses
+assert not any(name.startswith("borat.lab") for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_command_without_the_lab_says_what_to_install():
+    code = "import sys; sys.modules['typer'] = None; from borat.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "typer is missing: pip install 'borat[lab]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_public_names():
+    assert set(borat.__all__) == {"ALIG", "BORAT", "DualSolution", "StepInfo", "solve_dual"}
+    assert all(hasattr(borat, name) for name in borat.__all__)
+
+
+@pytest.mark.parametrize("page", ["README.md"])
+def test_code_blocks_run(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), {})
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/differences.md"])
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        if not target.startswith("http"):
+            assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_differences_name_tests_that_exist():
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    page = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
+    names = re.findall(r"\btest_\w+(?!\.py)\b", page)
+    assert len(names) > 10
+    for name in names:
+        assert name in tests or Path(__file__).parent.joinpath(f"{name}.py").exists(), name
