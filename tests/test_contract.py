@@ -279,6 +279,19 @@ def test_several_devices(bundle_size):
         assert all(t.device == p.device for t in optimizer.state[p].values() if isinstance(t, torch.Tensor))
 
 
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_long_gradients_that_overflow_float32(bundle_size):
+    """<g, g> = 4e39 is beyond float32, but g is finite, and the step is what float64 makes of it."""
+    params = [nn.Parameter(torch.zeros(4, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+    for p in params:
+        optimizer = BORAT([p], 1e-20, bundle_size, momentum=0.0)
+        for i in range(max(bundle_size - 1, 1)):
+            p.grad = torch.full_like(p, 3.2e19 * (1 + i))
+            optimizer.step(loss=1e10)
+        assert optimizer.dropped_batches == 0
+    torch.testing.assert_close(params[0].double(), params[1], rtol=1e-5, atol=0)
+
+
 # Groups and schedules
 
 
@@ -397,6 +410,38 @@ def test_grad_scaler():
     assert optimizer.dropped_batches == 0
 
 
+def test_observed_losses_add_up_until_a_bare_step():
+    """Gradient accumulation under a trainer that calls step() without the loss equals the whole batch."""
+    data = batches(8)
+    model = network()
+    other = copy.deepcopy(model)
+    expected = train(model, BORAT(model.parameters(), 0.5, 3), data)
+    optimizer = BORAT(other.parameters(), 0.5, 3)
+    for x, y in data:
+        optimizer.zero_grad()
+        for half in (slice(0, 4), slice(4, 8)):
+            loss = nn.functional.cross_entropy(other(x[half]), y[half]) / 2
+            loss.backward()
+            optimizer.observe(loss)
+        optimizer.step()
+    torch.testing.assert_close(vector(other), expected[-1], rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"observe\(loss\)"):
+        optimizer.step()
+
+
+def test_observed_loss_goes_before_that_of_the_closure():
+    w = nn.Parameter(torch.ones(1))
+    optimizer = ALIG([w], lr=1e9, momentum=0.0)
+
+    def closure():
+        w.grad = torch.ones(1)
+        optimizer.observe(0.25)
+        return torch.tensor(100.0)
+
+    assert optimizer.step(closure) == 0.25
+    assert w.item() == 0.75
+
+
 def test_compiled_training_step():
     model = network(torch.float32)
     eager = copy.deepcopy(model)
@@ -489,6 +534,8 @@ def step_without(**arguments):
         (lambda p: BORAT(p, lower_bound=None), "lower_bound must be a finite number, got None"),
         (lambda p: BORAT(p, constraint=3), "constraint must be None or a callable on a list of parameters, got 3"),
         (lambda p: BORAT(p, same_batch=1), "same_batch must be True or False, got 1"),
+        (lambda p: BORAT(p, reduce_loss=None), "reduce_loss must be True or False, got None"),
+        (lambda p: BORAT(p).observe(None), "loss must be a number or a tensor with one element, got None"),
         (lambda p: BORAT([]), "empty parameter list"),
         (lambda p: BORAT([{"params": p, "lr": -1.0}]), r"lr must be a number of at least 0, got -1\.0"),
         (lambda p: BORAT([{"params": p, "bundle_size": 5}]), "bundle_size must be the same for all .*, got 5"),
@@ -502,7 +549,7 @@ def step_without(**arguments):
         ),
         (lambda p: step_without(closure=lambda: 1.0, loss=1.0), "either a closure or the loss, got both"),
         (lambda p: step_without(closure=lambda: None), "loss must be a number or a tensor with one element, got None"),
-        (lambda p: step_without(loss=torch.ones(2)), r"one element, got a tensor of shape \(2,\)"),
+        (lambda p: step_without(loss=torch.ones(2)), r"loss must have one element, got a tensor of shape \(2,\)"),
         (lambda p: step_without(loss="1.0"), "loss must be a number or a tensor with one element, got '1.0'"),
     ],
 )

@@ -6,24 +6,28 @@ import math
 import warnings
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from borat import sharding
 from borat.bundle import Bundle, Ledger, StepInfo, new_ledger
 from borat.checks import is_number
 from borat.dual import Array
 from borat.slots import Part, Slot, partition
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Loss = Tensor | float
 Constraint = Callable[[list[Tensor]], object]
 
 _WAYS_TO_PASS_THE_LOSS = (
     "call step(loss=loss) after loss.backward(), step(closure) with a closure that computes the loss and its "
-    "gradients, or step(lambda: loss)"
+    "gradients, or step(lambda: loss); where a trainer calls step(), call observe(loss) before it does"
 )
 
 
@@ -53,6 +57,9 @@ class BORAT(Optimizer):
             callable that changes a list of parameters in place. It is also applied once at construction.
         same_batch: let ``step(closure)`` collect all pieces of an update on the closure's batch, as in the paper's
             theory, instead of one. In practice a fresh batch for each piece trains better.
+        process_group: the processes that train together, where ``torch.distributed`` is initialised; all by default.
+        reduce_loss: average the loss over these processes, as DDP and FSDP average the gradients, so that all take the
+            same step. Switch it off for a loss that is averaged already, or for processes that train apart.
 
     Example:
         >>> model = torch.nn.Linear(4, 1)
@@ -68,9 +75,12 @@ class BORAT(Optimizer):
 
     constraint: Constraint | None
     same_batch: bool
+    process_group: ProcessGroup | None
+    reduce_loss: bool
     last_step: StepInfo | None
     """What the last completed update did; None before the first."""
     _warned: set[str]
+    _observed: Tensor | float | None
     _bundle_cache: Bundle | None
     _ledger_is_kept: bool
     _slots: dict[Tensor, Slot]
@@ -87,6 +97,8 @@ class BORAT(Optimizer):
         lower_bound: float = 0.0,
         constraint: Constraint | None = None,
         same_batch: bool = False,
+        process_group: ProcessGroup | None = None,
+        reduce_loss: bool = True,
     ) -> None:
         if isinstance(bundle_size, bool) or not isinstance(bundle_size, int) or bundle_size < 1:
             raise ValueError(f"bundle_size must be an integer of at least 1, got {bundle_size!r}")
@@ -94,12 +106,16 @@ class BORAT(Optimizer):
             raise ValueError(f"lower_bound must be a finite number, got {lower_bound!r}")
         if constraint is not None and not callable(constraint):
             raise ValueError(f"constraint must be None or a callable on a list of parameters, got {constraint!r}")
-        if not isinstance(same_batch, bool):
-            raise ValueError(f"same_batch must be True or False, got {same_batch!r}")
+        for name, value in (("same_batch", same_batch), ("reduce_loss", reduce_loss)):
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} must be True or False, got {value!r}")
         self.constraint = constraint
         self.same_batch = same_batch
+        self.process_group = process_group
+        self.reduce_loss = reduce_loss
         self.last_step = None
         self._warned = set()
+        self._observed = None
         self._forget_views()
         defaults = {
             "lr": math.inf if lr is None else lr,
@@ -118,7 +134,8 @@ class BORAT(Optimizer):
 
         Args:
             closure: returns the loss, and may compute it and its gradients anew.
-            loss: the loss whose gradients are in the parameters' ``grad``.
+            loss: the loss whose gradients are in the parameters' ``grad``. Without either, and in place of the
+                closure's, it is the loss that was told to :meth:`observe`.
 
         Returns:
             The loss.
@@ -133,11 +150,23 @@ class BORAT(Optimizer):
             loss = self._evaluate(closure)
             if self._add_piece(loss) and self.same_batch:
                 self._collect_on_same_batch(closure, loss)
-        elif loss is not None:
+            return loss
+        loss, self._observed = self._observed if loss is None else loss, None
+        if loss is not None:
             self._add_piece(loss)
         else:
             self._initialise_state()
         return loss
+
+    def observe(self, loss: Loss) -> None:
+        """Tell the loss of the next :meth:`step`, where a trainer calls that without it.
+
+        With gradient accumulation, tell the loss of each micro-batch as it is differentiated, that is divided by
+        their number: what is told before a step adds up, as the gradients do.
+        """
+        _check_loss(loss)
+        value = loss.detach().reshape(()).clone() if isinstance(loss, Tensor) else loss
+        self._observed = value if self._observed is None else self._observed + value
 
     @torch.no_grad()
     def eval(self) -> None:
@@ -201,8 +230,7 @@ class BORAT(Optimizer):
     @torch.no_grad()
     def _add_piece(self, loss: Loss) -> bool:
         """Add the batch to the bundle; whether it was taken and the bundle is still open."""
-        if not (loss.numel() == 1 if isinstance(loss, Tensor) else isinstance(loss, Real)):
-            raise ValueError(f"loss must be a number or a tensor with one element, got {_shortly(loss)}")
+        _check_loss(loss)
         parts = self._look_at_parameters(with_gradients=True)
         try:
             return bool(parts) and self._add_piece_of(loss, parts)
@@ -237,16 +265,31 @@ class BORAT(Optimizer):
 
     def _measure(self, loss: Loss, parts: list[Part]) -> tuple[float, Array]:
         """The loss, and by group the products of the new gradient with those of the bundle and itself."""
-        n = self._bundle.position
-        totals = [part.products(n) for part in parts]
-        if isinstance(loss, Tensor):
-            totals.append(loss.detach().reshape(1).to(torch.float64))
-        numbers = _to_host(totals)
-        value = numbers.pop()[0] if isinstance(loss, Tensor) else float(loss)
-        products = np.zeros((len(self.param_groups), n + 1))
-        for part, total in zip(parts, numbers, strict=True):
-            products[part.group] += total
+        value, products = self._gather(loss, parts)
+        if math.isfinite(value) and not np.isfinite(products).all():
+            # A long gradient, or one with large entries, may overflow float32 although it is finite.
+            return self._gather(loss, parts, precise=True)
         return value, products
+
+    def _gather(self, loss: Loss, parts: list[Part], *, precise: bool = False) -> tuple[float, Array]:
+        """Bring all numbers to the host in one transfer, and over all processes in one small sum."""
+        columns = self._bundle.position + 1
+        processes = sharding.world_size(self.process_group)
+        device = parts[0].device if parts else torch.device("cpu")
+        numbers = torch.zeros(len(self.param_groups) * columns + 1, dtype=torch.float64, device=device)
+        summed = processes > 1 and (self.reduce_loss or any(part.is_sharded for part in parts))
+        if isinstance(loss, Tensor):
+            loss = loss.detach().reshape(()).to(device, torch.float64)
+        numbers[-1] = loss / processes if summed and self.reduce_loss else loss
+        for part in parts:
+            products = part.products(columns - 1, precise=precise)
+            here = numbers[part.group * columns : (part.group + 1) * columns]
+            here += (products / part.holders(processes) if summed else products).to(device)
+        if summed:
+            torch.distributed.all_reduce(numbers, group=self.process_group)
+        result = np.array(numbers.tolist())
+        value = float(result[-1]) if self.reduce_loss or not summed else float(loss)
+        return value, result[:-1].reshape(-1, columns)
 
     def _complete(self, parts: list[Part], *, flush: bool = False) -> None:
         """Move the centre by the step that the bundle found."""
@@ -271,10 +314,11 @@ class BORAT(Optimizer):
             is_open = self._add_piece(loss)
         self.flush()  # a piece that was dropped ends the bundle: the same batch would give it again
 
-    @staticmethod
-    def _evaluate(closure: Callable[[], Loss]) -> Loss:
+    def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
-            return closure()
+            loss = closure()
+        observed, self._observed = self._observed, None
+        return loss if observed is None else observed
 
     def _drop(self, loss: float) -> None:
         self._bundle.ledger["dropped"] += 1
@@ -312,7 +356,8 @@ class BORAT(Optimizer):
             raise ValueError(f"step needs the loss of the batch: {_WAYS_TO_PASS_THE_LOSS}")
         self._keep_ledger()
         for part in self._look_at_parameters(with_gradients=True):
-            for slot in part.slots:
+            part.gradients = []
+            for slot in part.slots if self.param_groups[part.group]["momentum"] else ():
                 slot.velocity.zero_()
 
     @property
@@ -376,11 +421,13 @@ class BORAT(Optimizer):
             self._return_to_trial_point()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("constraint", "same_batch", "last_step", "_warned")
+        own = ("constraint", "same_batch", "reduce_loss", "last_step", "_warned")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.__dict__.setdefault("process_group", None)  # groups of processes cannot be copied
+        self.__dict__.setdefault("_observed", None)
         if "_loaded_ledger" in self.__dict__:
             self._own_the_state(self.__dict__.pop("_loaded_ledger"))
         self._forget_views()
@@ -439,18 +486,8 @@ def _check_momentum(momentum: Any) -> None:
         raise ValueError(f"momentum must be a number in [0, 1), got {momentum!r}")
 
 
-def _to_host(vectors: list[Tensor]) -> list[list[float]]:
-    """The elements of each vector, with a single transfer for each device."""
-    by_device: dict[torch.device, list[int]] = {}
-    for i, vector in enumerate(vectors):
-        by_device.setdefault(vector.device, []).append(i)
-    result: list[list[float]] = [[] for _ in vectors]
-    for indices in by_device.values():
-        numbers = iter(torch.cat([vectors[i] for i in indices]).tolist())
-        for i in indices:
-            result[i] = [next(numbers) for _ in range(len(vectors[i]))]
-    return result
-
-
-def _shortly(x: object) -> str:
-    return f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else repr(x)
+def _check_loss(loss: Any) -> None:
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
+    if not isinstance(loss, Tensor | Real):
+        raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from borat import sharding
 from borat.vectors import FUSED_DEVICES, Term, combine, descend, descend_with_momentum, weighted_sum
 
 _SMALL = 2**14
@@ -17,43 +18,46 @@ _SMALL = 2**14
 class Slot:
     """One parameter and its state: the centre, the gradients of the open bundle, the velocity.
 
-    All are seen as real tensors in the dense layout of the parameter. The gradient of the last piece is still in
-    ``param.grad`` when a bundle is finished, so that ``N - 2`` rows are enough for ``N - 1`` pieces.
+    All are seen as the real tensors that this process holds, in the dense layout of the parameter. The gradient of the
+    last piece is still in ``param.grad`` when a bundle is finished, so that ``N - 2`` rows are enough for ``N - 1``
+    pieces.
     """
 
-    __slots__ = ("centre", "dtype", "key", "layout", "matrix", "param", "rows", "state")
+    __slots__ = ("centre", "dtype", "key", "layout", "matrix", "param", "rows", "state", "wrapped")
 
     def __init__(self, param: Tensor, group: int, state: dict[str, Any], bundle_size: int) -> None:
         self.param = param
         self.state = state
-        self.key = (group, param.device, param.dtype)
+        self.wrapped = sharding.is_sharded(param) or param.is_complex()
+        self.key = (group, param.device, param.dtype, sharding.mesh_of(param))
         self.layout = _dense_strides(self.weights)
         self.dtype = self.weights.dtype
         if bundle_size > 2:
             if "centre" not in state:
                 state["centre"] = torch.zeros_like(param)
-                state["gradients"] = _rows_like(param, bundle_size - 2)
+                state["gradients"] = sharding.stacked(_rows_like(sharding.local(param), bundle_size - 2), param)
                 state["active"] = 0
-            self.centre = _as_real(state["centre"])
-            self.rows = _as_real(state["gradients"]).unbind()
+            self.centre = _plain(state["centre"])
+            stack = _plain(state["gradients"])
+            self.rows = stack.unbind()
             size = self.centre.numel()
-            self.matrix = _as_real(state["gradients"]).as_strided((bundle_size - 2, size), (size, 1))
+            self.matrix = stack.as_strided((bundle_size - 2, size), (max(size, 1), 1))
 
     @property
     def weights(self) -> Tensor:
-        return _as_real(self.param)
+        return _plain(self.param)
 
     @property
     def velocity(self) -> Tensor:
         if "velocity" not in self.state:
             self.state["velocity"] = torch.zeros_like(self.param)
             self.state["velocity_scale"] = 0.0
-        return _as_real(self.state["velocity"])
+        return _plain(self.state["velocity"])
 
     def gradient(self) -> Tensor:
         """The gradient; zero where a parameter of the open bundle has none this time."""
         grad = self.param.grad
-        if grad is not None and grad.stride() == self.layout and grad.dtype == self.dtype:
+        if grad is not None and not self.wrapped and grad.stride() == self.layout and grad.dtype == self.dtype:
             return grad
         return self._laid_out(grad)
 
@@ -62,11 +66,12 @@ class Slot:
         result = torch.empty_strided(weights.shape, self.layout, dtype=weights.dtype, device=weights.device)
         if grad is None:
             return result.zero_()
-        return result.copy_(_as_real(grad if grad.layout is torch.strided else grad.to_dense()))
+        grad = sharding.like(grad if grad.layout is torch.strided else grad.to_dense(), self.param)
+        return result.copy_(_plain(grad))
 
 
 class Part:
-    """Slots that one kernel call can take: same parameter group, device, dtype and unit of the velocity.
+    """Slots that one kernel call can take: same parameter group, device, dtype, processes and unit of the velocity.
 
     It is built once and used for as long as the same parameters have gradients, so that a call of the optimizer does
     little more than call the kernels.
@@ -84,29 +89,46 @@ class Part:
         self._large = [i for i, size in enumerate(sizes) if size > _SMALL]
         self._small = [i for i, size in enumerate(sizes) if size <= _SMALL]
 
+    @property
+    def device(self) -> torch.device:
+        return self.slots[0].param.device
+
+    @property
+    def is_sharded(self) -> bool:
+        return sharding.is_sharded(self.slots[0].param)
+
+    def holders(self, processes: int) -> int:
+        """How many of the processes hold the same numbers."""
+        return sharding.holders(self.slots[0].param, processes)
+
     def look(self, *, at_gradients: bool) -> None:
         """Take note of where the weights and their gradients are now."""
         self.weights = [slot.weights for slot in self.slots]
         self.gradients = [slot.gradient() for slot in self.slots] if at_gradients else []
         # The fused kernels see only runs of memory.
-        self.fused = self.weights[0].device.type in FUSED_DEVICES and all(
+        self.fused = self.device.type in FUSED_DEVICES and all(
             w.stride() == slot.layout for w, slot in zip(self.weights, self.slots, strict=True)
         )
 
-    def products(self, n: int) -> Tensor:
-        """``<g, g_k>`` for the first ``n`` pieces and then ``<g, g>``: summed over the slots, in float64."""
+    def products(self, n: int, *, precise: bool = False) -> Tensor:
+        """``<g, g_k>`` for the first ``n`` pieces and then ``<g, g>``, summed over the slots in float64.
+
+        The products themselves are taken in the parameters' precision, or float32 if that is lower; ``precise`` ones
+        in float64.
+        """
         slots, gradients = self.slots, self.gradients
+        least = torch.float64 if precise else torch.float32
         vectors = [_flat(gradients[i]) for i in self._large]
         matrices = [slots[i].matrix for i in self._large] if n else []
         if self._small:
             vectors.append(torch.cat([_flat(gradients[i]) for i in self._small]))
             if n:
                 matrices.append(torch.cat([slots[i].matrix for i in self._small], dim=1))
-        vectors = [_at_least_float32(g) for g in vectors]
+        vectors = [_at_least(g, least) for g in vectors]
         own = torch.stack([torch.dot(g, g) for g in vectors]).sum(0, keepdim=True, dtype=torch.float64)
         if n == 0:
             return own
-        cross = [torch.mv(_at_least_float32(m[:n]), g) for m, g in zip(matrices, vectors, strict=True)]
+        cross = [torch.mv(_at_least(m[:n], least), g) for m, g in zip(matrices, vectors, strict=True)]
         return torch.cat((torch.stack(cross).sum(0, dtype=torch.float64), own))
 
     def join(self, position: int) -> None:
@@ -185,7 +207,9 @@ def partition(slots: Iterable[Slot]) -> list[Part]:
     return [Part(group) for group in groups.values()]
 
 
-def _as_real(x: Tensor) -> Tensor:
+def _plain(x: Tensor) -> Tensor:
+    """The elements of ``x`` on this process, as real numbers, sharing its memory."""
+    x = sharding.local(x)
     return torch.view_as_real(x) if x.is_complex() else x
 
 
@@ -205,5 +229,5 @@ def _flat(x: Tensor) -> Tensor:
     return x.as_strided((x.numel(),), (1,))
 
 
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+def _at_least(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.element_size() < dtype.itemsize else x

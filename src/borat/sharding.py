@@ -1,0 +1,84 @@
+"""Tensors that are spread over several processes (DTensor, as FSDP2 makes them) and the sums over all of them.
+
+The arithmetic of a bundle is elementwise but for inner products. So every process works on the part of a tensor that it
+holds, and only sums are communicated: of each number, a process contributes its share divided by the number of
+processes that hold the same data.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.tensor import DTensor
+
+
+def is_sharded(x: Tensor) -> TypeGuard[DTensor]:
+    """Whether ``x`` is a DTensor. Nobody has one before the module is imported, and importing it takes a while."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def local(x: Tensor) -> Tensor:
+    """The part of ``x`` that this process holds, sharing its memory."""
+    return x.to_local() if is_sharded(x) else x
+
+
+def like(x: Tensor, reference: Tensor) -> Tensor:
+    """``x`` spread over the processes as ``reference`` is."""
+    if is_sharded(reference) and is_sharded(x) and x.placements != reference.placements:
+        return x.redistribute(reference.device_mesh, reference.placements)
+    return x
+
+
+def stacked(local_rows: Tensor, reference: Tensor) -> Tensor:
+    """Rows that each process holds for its part of ``reference``, as rows of the whole."""
+    if not is_sharded(reference):
+        return local_rows
+    from torch.distributed.tensor import DTensor, Shard
+
+    placements = [Shard(p.dim + 1) if isinstance(p, Shard) else p for p in reference.placements]
+    shape = torch.Size((len(local_rows), *reference.shape))
+    whole = torch.empty(shape, device="meta")
+    return DTensor.from_local(
+        local_rows, reference.device_mesh, placements, run_check=False, shape=shape, stride=whole.stride()
+    )
+
+
+def world_size(group: ProcessGroup | None) -> int:
+    """The number of processes that train together: 1 where nothing is distributed."""
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+
+
+def holders(x: Tensor, processes: int) -> int:
+    """How many of the processes hold the same part of ``x`` as this one."""
+    if not is_sharded(x):
+        return processes
+    from torch.distributed.tensor import Shard
+
+    shards = 1
+    for size, placement in zip(x.device_mesh.shape, x.placements, strict=True):
+        shards *= size if isinstance(placement, Shard) else 1
+    return max(processes // shards, 1)
+
+
+def sum_over_mesh(total: Tensor, reference: Tensor) -> Tensor:
+    """Sum what each process found in its part of ``reference``."""
+    if is_sharded(reference):
+        from torch.distributed.tensor import Shard
+
+        for dim, placement in enumerate(reference.placements):
+            if isinstance(placement, Shard):
+                dist.all_reduce(total, group=reference.device_mesh.get_group(dim))
+    return total
+
+
+def mesh_of(x: Tensor) -> Any:
+    """What tells tensors apart that are summed over different processes."""
+    return (x.device_mesh, x.placements) if is_sharded(x) else None
