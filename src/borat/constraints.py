@@ -17,11 +17,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from borat import sharding
 from borat.checks import is_number
 
 __all__ = ["Box", "L1Ball", "L2Ball", "NonNegative", "Projection", "Simplex"]
@@ -54,9 +55,9 @@ class L2Ball(Projection):
         _check_positive("radius", self.radius)
 
     def _project(self, tensors: list[Tensor]) -> None:
-        norm = math.sqrt(_total(_squared_norm, tensors))
+        norm = math.sqrt(_over_all(_squared_norm, tensors))
         if norm > self.radius:
-            torch._foreach_mul_(tensors, self.radius / norm)
+            torch._foreach_mul_(_local(tensors), self.radius / norm)
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,11 @@ class L1Ball(Projection):
         _check_positive("radius", self.radius)
 
     def _project(self, tensors: list[Tensor]) -> None:
-        if _total(torch.abs, tensors) <= self.radius:
+        if _over_all(torch.abs, tensors) <= self.radius:
             return
-        magnitudes = [w.abs() for w in tensors]
-        threshold = _threshold(magnitudes, self.radius, start=0.0)
-        for w, magnitude in zip(tensors, magnitudes, strict=True):
-            w.copy_(w.sgn() * (magnitude - threshold).clamp_(min=0.0))
+        threshold = _threshold(tensors, self.radius, start=0.0, magnitude=torch.abs)
+        for w in _local(tensors):
+            w.copy_(w.sgn() * (w.abs() - threshold).clamp_(min=0.0))
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class Box(Projection):
 
     def _project(self, tensors: list[Tensor]) -> None:
         _refuse_complex(tensors, "Box")
-        torch._foreach_clamp_min_(tensors, self.low)
-        torch._foreach_clamp_max_(tensors, self.high)
+        torch._foreach_clamp_min_(_local(tensors), self.low)
+        torch._foreach_clamp_max_(_local(tensors), self.high)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class NonNegative(Projection):
 
     def _project(self, tensors: list[Tensor]) -> None:
         _refuse_complex(tensors, "NonNegative")
-        torch._foreach_clamp_min_(tensors, 0.0)
+        torch._foreach_clamp_min_(_local(tensors), 0.0)
 
 
 @dataclass(frozen=True)
@@ -114,39 +114,61 @@ class Simplex(Projection):
 
     def _project(self, tensors: list[Tensor]) -> None:
         _refuse_complex(tensors, "Simplex")
-        largest = max(float(w.max()) for w in tensors if w.numel())
-        threshold = _threshold(tensors, self.total, start=largest - self.total)
-        for w in tensors:
+        largest = _over_all(_largest, tensors, largest=True)
+        threshold = _threshold(tensors, self.total, start=largest - self.total, magnitude=_identity)
+        for w in _local(tensors):
             w.sub_(threshold).clamp_(min=0.0)
 
 
-def _threshold(tensors: list[Tensor], total: float, start: float) -> float:
-    """The ``t`` with ``sum of max(w - t, 0) = total``, from a start where the sum is at least ``total``.
+def _threshold(tensors: list[Tensor], total: float, start: float, magnitude: Callable[[Tensor], Tensor]) -> float:
+    """The ``t`` with ``sum of max(magnitude - t, 0) = total``, from a start where the sum is at least ``total``.
 
     Newton's method on a convex, decreasing, piecewise linear function: it climbs to the root in finitely many passes,
     without the copy and the sorting that the textbook method needs.
     """
+
+    def excess(w: Tensor) -> Tensor:
+        return (magnitude(w).to(_precise(w)) - threshold).clamp_(min=0.0)
+
+    def is_above(w: Tensor) -> Tensor:
+        return magnitude(w) > threshold
+
     threshold = start
     while True:
-        excess = _total(partial(_excess, threshold=threshold), tensors) - total
-        above = _total(partial(torch.gt, other=threshold), tensors)
-        new = threshold + excess / max(above, 1.0)
+        new = threshold + (_over_all(excess, tensors) - total) / max(_over_all(is_above, tensors), 1.0)
         if not new > threshold:
             return threshold
         threshold = new
 
 
-def _excess(w: Tensor, threshold: float) -> Tensor:
-    return (w.to(_precise(w)) - threshold).clamp_(min=0.0)
+def _over_all(function: Callable[[Tensor], Tensor], tensors: list[Tensor], *, largest: bool = False) -> float:
+    """The sum (or the largest) of ``function`` over all elements, also of those that other processes hold.
 
-
-def _total(function: Callable[[Tensor], Tensor], tensors: list[Tensor]) -> float:
-    """The sum of ``function`` over all elements, with one transfer for each device."""
-    by_device: dict[torch.device, list[Tensor]] = {}
+    One transfer for each device and, for sharded tensors, one small collective for each mesh.
+    """
+    places: dict[Any, list[Tensor]] = {}
     for tensor in tensors:
-        if tensor.numel():
-            by_device.setdefault(tensor.device, []).append(function(tensor).sum(dtype=_precise(tensor)))
-    return sum(float(torch.stack(parts).sum()) for parts in by_device.values())
+        places.setdefault((tensor.device, sharding.mesh_of(tensor)), []).append(tensor)
+    combine = torch.amax if largest else torch.sum
+    results = []
+    for members in places.values():
+        values = [(function(w), _precise(w)) for w in _local(members)]
+        parts = [v.to(dtype) if largest else v.sum(dtype=dtype) for v, dtype in values]
+        here = combine(torch.stack(parts))
+        results.append(float(sharding.over_mesh(here, members[0], largest=largest)))
+    return max(results) if largest else sum(results)
+
+
+def _local(tensors: list[Tensor]) -> list[Tensor]:
+    return [sharding.local(w) for w in tensors]
+
+
+def _identity(w: Tensor) -> Tensor:
+    return w
+
+
+def _largest(w: Tensor) -> Tensor:
+    return w.amax() if w.numel() else w.new_tensor(-math.inf)
 
 
 def _squared_norm(w: Tensor) -> Tensor:

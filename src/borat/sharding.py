@@ -68,15 +68,16 @@ def holders(x: Tensor, processes: int) -> int:
     return max(processes // shards, 1)
 
 
-def sum_over_mesh(total: Tensor, reference: Tensor) -> Tensor:
-    """Sum what each process found in its part of ``reference``."""
+def over_mesh(number: Tensor, reference: Tensor, *, largest: bool = False) -> Tensor:
+    """The sum (or the largest) of what each process found in its part of ``reference``."""
     if is_sharded(reference):
         from torch.distributed.tensor import Shard
 
+        operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
         for dim, placement in enumerate(reference.placements):
             if isinstance(placement, Shard):
-                dist.all_reduce(total, group=reference.device_mesh.get_group(dim))
-    return total
+                dist.all_reduce(number, operation, group=reference.device_mesh.get_group(dim))
+    return number
 
 
 def mesh_of(x: Tensor) -> Any:

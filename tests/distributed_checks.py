@@ -1,0 +1,318 @@
+"""What has to hold when several processes train together. Run in each of them by test_distributed.py."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from borat import BORAT
+from borat.constraints import Box, L1Ball, L2Ball, NonNegative, Simplex
+from problems import batches, network
+
+CHECKS: dict[str, Callable[[Path], None]] = {}
+SIZES = (2, 3, 5)
+OPTIONS = {"lr": 0.7, "momentum": 0.9, "constraint": L2Ball(2.2)}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def whole(model: nn.Module) -> Tensor:
+    """All parameters as one vector, also those that are spread over the processes."""
+    params = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+    return torch.cat([p.detach().flatten() for p in params])
+
+
+def my_part(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    x, y = batch
+    return x.chunk(dist.get_world_size())[dist.get_rank()], y.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def train(model: nn.Module, optimizer: BORAT, data, split: bool = True) -> list[Tensor]:
+    points = []
+    for batch in data:
+        x, y = my_part(batch) if split else batch
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step(loss=loss)
+        points.append(whole(model))
+    return points
+
+
+def alone(model: nn.Module, data, **options) -> list[Tensor]:
+    """The same training in one process, on whole batches."""
+    model = copy.deepcopy(model)
+    return train(model, BORAT(model.parameters(), reduce_loss=False, **options), data, split=False)
+
+
+def sharded(model: nn.Module, **options) -> nn.Module:
+    model = copy.deepcopy(model)
+    for layer in model:
+        if list(layer.parameters()):
+            fully_shard(layer, **options)
+    return fully_shard(model, **options)
+
+
+def assert_same_on_all(tensor: Tensor) -> None:
+    everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, tensor)
+    assert all(torch.equal(other, tensor) for other in everyone), "the processes have drifted apart"
+
+
+def assert_equal(points: list[Tensor], expected: list[Tensor]) -> None:
+    for point, reference in zip(points, expected, strict=True):
+        torch.testing.assert_close(point, reference, rtol=0, atol=1e-9)
+
+
+@check
+def ddp_equals_one_process(folder):
+    for size in SIZES:
+        torch.manual_seed(0)
+        model, data = network(), batches(12)
+        expected = alone(model, data, bundle_size=size, **OPTIONS)
+        parallel = DistributedDataParallel(model)
+        points = train(parallel, BORAT(parallel.parameters(), bundle_size=size, **OPTIONS), data)
+        assert_equal(points, expected)
+        assert_same_on_all(points[-1])
+
+
+@check
+def a_loss_that_is_reduced_already(folder):
+    torch.manual_seed(0)
+    model, data = network(), batches(8)
+    expected = alone(model, data, bundle_size=3, lr=0.7)
+    parallel = DistributedDataParallel(model)
+    optimizer = BORAT(parallel.parameters(), 0.7, 3, reduce_loss=False)
+    for batch in data:
+        x, y = my_part(batch)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(parallel(x), y)
+        loss.backward()
+        mean = loss.detach().clone() / dist.get_world_size()
+        dist.all_reduce(mean)
+        optimizer.step(loss=mean)
+    assert_equal([whole(parallel)], expected[-1:])
+
+
+@check
+def processes_that_train_apart(folder):
+    """A process group of its own, or a loss that is not reduced: no communication."""
+    torch.manual_seed(dist.get_rank())
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    model, data = network(), batches(4, seed=dist.get_rank())
+    expected = alone(model, data, bundle_size=3, lr=0.7)
+    optimizer = BORAT(model.parameters(), 0.7, 3, process_group=groups[dist.get_rank()])
+    assert_equal(train(model, optimizer, data, split=False), expected)
+
+
+@check
+def a_non_finite_loss_on_one_process_drops_the_batch_on_all(folder):
+    for bad in (math.nan, math.inf):
+        torch.manual_seed(0)
+        parallel = DistributedDataParallel(network())
+        optimizer = BORAT(parallel.parameters(), 0.7, 3)
+        for i, batch in enumerate(batches(6)):
+            x, y = my_part(batch)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(parallel(x), y)
+            loss.backward()
+            before = whole(parallel)
+            if i == 3 and dist.get_rank() == 0:
+                loss = loss * bad
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                optimizer.step(loss=loss)
+            assert torch.equal(whole(parallel), before) == (i == 3)
+        assert optimizer.dropped_batches == 1
+        assert_same_on_all(whole(parallel))
+
+
+@check
+def one_collective_for_each_piece(folder):
+    torch.manual_seed(0)
+    model = sharded(network())
+    optimizer = BORAT(model.parameters(), 0.7, 5)
+    sizes, original = [], dist.all_reduce
+
+    def counting(tensor, *args, **kwargs):
+        sizes.append(tensor.numel() * tensor.element_size())
+        return original(tensor, *args, **kwargs)
+
+    for batch in batches(4):
+        x, y = my_part(batch)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        dist.all_reduce = counting
+        try:
+            optimizer.step(loss=loss)
+        finally:
+            dist.all_reduce = original
+    assert sizes == [16, 24, 32, 40], sizes
+
+
+@check
+def fsdp_equals_one_process(folder):
+    """Linear(5, 7) has rows that two processes cannot share evenly."""
+    for size in SIZES:
+        torch.manual_seed(0)
+        model, data = network(), batches(12)
+        expected = alone(model, data, bundle_size=size, **OPTIONS)
+        spread = sharded(model)
+        points = train(spread, BORAT(spread.parameters(), bundle_size=size, **OPTIONS), data)
+        assert_equal(points, expected)
+        assert_same_on_all(points[-1])
+
+
+@check
+def fsdp_with_every_constraint(folder):
+    for constraint in (L1Ball(3.0), Box(-0.2, 0.3), NonNegative(), Simplex(2.0)):
+        torch.manual_seed(0)
+        model, data = network(), batches(4)
+        expected = alone(model, data, bundle_size=3, lr=0.7, constraint=constraint)
+        spread = sharded(model)
+        points = train(spread, BORAT(spread.parameters(), 0.7, 3, constraint=constraint), data)
+        assert_equal(points, expected)
+
+
+@check
+def shards_beside_whole_parameters(folder):
+    """Only the first layer is sharded; the gradients of the other are averaged by hand."""
+    torch.manual_seed(0)
+    model, data = network(), batches(8)
+    expected = alone(model, data, bundle_size=3, **OPTIONS)
+    fully_shard(model[0])
+    optimizer = BORAT(model.parameters(), bundle_size=3, **OPTIONS)
+    for batch in data:
+        x, y = my_part(batch)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        for p in model[2].parameters():
+            p.grad /= dist.get_world_size()
+            dist.all_reduce(p.grad)
+        optimizer.step(loss=loss)
+    assert_equal([whole(model)], expected[-1:])
+
+
+@check
+def eval_and_train_of_shards(folder):
+    torch.manual_seed(0)
+    model = sharded(network())
+    optimizer = BORAT(model.parameters(), 0.7, 4)
+    centre = whole(model)
+    trial = train(model, optimizer, batches(2))[-1]
+    optimizer.eval()
+    assert torch.equal(whole(model), centre)
+    optimizer.train()
+    assert torch.equal(whole(model), trial)
+
+
+# Checkpoints: the data of the run, its state after five batches (within a bundle of four), and where it must arrive
+
+
+def checkpoint_run() -> tuple[nn.Module, list, list[Tensor]]:
+    torch.manual_seed(0)
+    model, data = network(), batches(9)
+    return model, data, alone(model, data, bundle_size=4, lr=0.7, constraint=L2Ball(2.2))
+
+
+def checkpoint_optimizer(model: nn.Module) -> BORAT:
+    return BORAT(model.parameters(), 0.7, 4, constraint=L2Ball(2.2))
+
+
+def save_checkpoint(model: nn.Module, optimizer: BORAT, folder: Path, flatten: bool) -> None:
+    weights, state = get_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=flatten))
+    dcp.save({"model": weights, "optimizer": state}, checkpoint_id=folder)
+
+
+def load_checkpoint(model: nn.Module, optimizer: BORAT, folder: Path, flatten: bool) -> None:
+    options = StateDictOptions(flatten_optimizer_state_dict=flatten)
+    weights, state = get_state_dict(model, optimizer, options=options)
+    saved = {"model": weights, "optimizer": state}
+    dcp.load(saved, checkpoint_id=folder)
+    set_state_dict(
+        model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"], options=options
+    )
+
+
+@check
+def checkpoint_within_a_bundle(folder):
+    """Save sharded, load sharded; the parent process loads the same files alone."""
+    for flatten in (False, True):
+        model, data, expected = checkpoint_run()
+        spread = sharded(model)
+        optimizer = checkpoint_optimizer(spread)
+        assert_equal(train(spread, optimizer, data[:5]), expected[:5])
+        save_checkpoint(spread, optimizer, folder / f"from-many-{flatten}", flatten)
+        torch.manual_seed(1)
+        other = sharded(network())
+        resumed = checkpoint_optimizer(other)
+        load_checkpoint(other, resumed, folder / f"from-many-{flatten}", flatten)
+        assert resumed.bundle_position == 2
+        assert_equal(train(other, resumed, data[5:]), expected[5:])
+
+
+@check
+def checkpoint_of_one_process(folder):
+    for flatten in (False, True):
+        _, data, expected = checkpoint_run()
+        torch.manual_seed(1)
+        spread = sharded(network())
+        optimizer = checkpoint_optimizer(spread)
+        load_checkpoint(spread, optimizer, folder / f"from-one-{flatten}", flatten)
+        assert optimizer.bundle_position == 2
+        assert_equal(train(spread, optimizer, data[5:]), expected[5:])
+
+
+@check
+def hybrid_shards(folder):
+    """Shards within pairs of processes, copies across them (needs four processes)."""
+    if dist.get_world_size() < 4:
+        return
+    torch.manual_seed(0)
+    model, data = network(), batches(6)
+    expected = alone(model, data, bundle_size=3, **OPTIONS)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    spread = sharded(model, mesh=mesh)
+    points = train(spread, BORAT(spread.parameters(), bundle_size=3, **OPTIONS), data)
+    assert_equal(points, expected)
+    assert_same_on_all(points[-1])
+
+
+def main(rank: int, world: int, names: list[str], folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    results = {}
+    for name in names:
+        try:
+            CHECKS[name](folder)
+            results[name] = None
+        except Exception:
+            results[name] = traceback.format_exc()
+        dist.barrier()
+    dist.destroy_process_group()
+    (folder / f"results-{rank}.pickle").write_bytes(pickle.dumps(results))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:], Path(sys.argv[3]))

@@ -1,0 +1,87 @@
+"""Several processes take the same step as one: DDP, FSDP2 and their checkpoints."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from borat import BORAT
+from distributed_checks import (
+    CHECKS,
+    assert_equal,
+    checkpoint_optimizer,
+    checkpoint_run,
+    load_checkpoint,
+    save_checkpoint,
+    train,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # checkpoints of a single process
+
+WORKER = Path(__file__).with_name("distributed_checks.py")
+
+
+def run(world: int, names: list[str], folder: Path) -> list[dict]:
+    """Run checks in ``world`` processes; the outcome of each check in each process."""
+    workers = [
+        subprocess.Popen([sys.executable, WORKER, str(rank), str(world), str(folder), *names]) for rank in range(world)
+    ]
+    try:
+        codes = [worker.wait(timeout=300) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert codes == [0] * world
+    return [pickle.loads((folder / f"results-{rank}.pickle").read_bytes()) for rank in range(world)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("distributed")
+    model, data, expected = checkpoint_run()
+    optimizer = checkpoint_optimizer(model)
+    assert_equal(train(model, optimizer, data[:5], split=False), expected[:5])
+    for flatten in (False, True):
+        save_checkpoint(model, optimizer, folder / f"from-one-{flatten}", flatten)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder) -> list[dict]:
+    return run(2, list(CHECKS), folder)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_two_processes(name, results):
+    for rank, outcome in enumerate(results):
+        assert outcome[name] is None, f"rank {rank}: {outcome[name]}"
+
+
+@pytest.mark.parametrize("flatten", [False, True])
+def test_one_process_loads_the_checkpoint_of_two(flatten, results, folder):
+    _, data, expected = checkpoint_run()
+    torch.manual_seed(1)
+    model = checkpoint_run()[0]
+    for p in model.parameters():
+        torch.nn.init.normal_(p)
+    optimizer = checkpoint_optimizer(model)
+    load_checkpoint(model, optimizer, folder / f"from-many-{flatten}", flatten)
+    assert optimizer.bundle_position == 2
+    assert_equal(train(model, optimizer, data[5:], split=False), expected[5:])
+
+
+def test_four_processes_with_hybrid_shards(tmp_path):
+    for rank, outcome in enumerate(run(4, ["hybrid_shards", "ddp_equals_one_process"], tmp_path)):
+        assert set(outcome.values()) == {None}, f"rank {rank}: {outcome}"
+
+
+def test_nothing_is_communicated_without_processes():
+    w = torch.nn.Parameter(torch.ones(2))
+    w.grad = torch.ones(2)
+    BORAT([w]).step(loss=1.0)
+    assert not torch.distributed.is_initialized()
