@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from borat import sharding
-from borat.vectors import FUSED_DEVICES, Term, combine, descend, descend_with_momentum, weighted_sum
+from borat.vectors import FUSED_DEVICES, FUSED_DTYPES, Term, combine, descend, descend_with_momentum, weighted_sum
 
 _SMALL = 2**14
 """Tensors of at most this many elements are multiplied together: calling the kernels costs more than copying."""
@@ -105,9 +105,11 @@ class Part:
         """Take note of where the weights and their gradients are now."""
         self.weights = [slot.weights for slot in self.slots]
         self.gradients = [slot.gradient() for slot in self.slots] if at_gradients else []
-        # The fused kernels see only runs of memory.
-        self.fused = self.device.type in FUSED_DEVICES and all(
-            w.stride() == slot.layout for w, slot in zip(self.weights, self.slots, strict=True)
+        self.fused = (
+            self.device.type in FUSED_DEVICES
+            and self.slots[0].dtype in FUSED_DTYPES
+            # the fused kernels see only runs of memory
+            and all(w.stride() == slot.layout for w, slot in zip(self.weights, self.slots, strict=True))
         )
 
     def products(self, n: int, *, precise: bool = False) -> Tensor:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 FUSED_DEVICES = ("cpu", "cuda")
+FUSED_DTYPES = (torch.float32, torch.float64)
+"""On the CPU of PyTorch 2.13, the fused kernel is wrong for half-precision tensors of 16 elements or more."""
 
 Term = tuple[float, list[Tensor]]
 """A coefficient and the tensors it applies to."""
