@@ -39,15 +39,24 @@ def test_public_names():
     assert all(hasattr(borat, name) for name in borat.__all__)
 
 
-@pytest.mark.parametrize("page", ["README.md"])
-def test_code_blocks_run(page):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), {})
+def pages() -> list[str]:
+    return ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/differences.md"])
+def code_of(page: str) -> str:
+    """The Python blocks of a page, one after the other, as a reader runs them."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL))
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if code_of(page)])
+def test_code_blocks_run(page, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", code_of(page)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", pages())
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
