@@ -353,6 +353,30 @@ def test_lr_changed_within_a_bundle_counts_from_the_next():
     assert optimizer.last_step.lr == 0.01
 
 
+@pytest.mark.parametrize("bundle_size", [1, 2, 3])
+def test_momentum_that_is_switched_off_and_on(bundle_size):
+    """v = momentum * v + u also while the momentum is zero, where v is the last step alone."""
+    model, data = network(), batches(12 * max(bundle_size - 1, 1))
+    optimizer = BORAT(model.parameters(), 0.5, bundle_size)
+    centre = parameters_to_vector(model.parameters()).detach().clone()
+    v = torch.zeros_like(centre)
+    for update in range(12):
+        momentum = 0.9 if update % 4 < 2 else 0.0
+        optimizer.param_groups[0]["momentum"] = momentum
+        pieces = max(bundle_size - 1, 1)
+        gradients = []
+        for x, y in data[pieces * update : pieces * (update + 1)]:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            gradients.append(parameters_to_vector([p.grad for p in model.parameters()]))
+            optimizer.step(loss=loss)
+        u = -0.5 * sum(a * g for a, g in zip(optimizer.last_step.alpha, gradients, strict=False))
+        v = momentum * v + u
+        centre = centre + u + momentum * v
+        torch.testing.assert_close(parameters_to_vector(model.parameters()).detach(), centre, rtol=0, atol=1e-12)
+
+
 def test_solve_dual_is_what_the_optimizer_uses():
     model = network()
     optimizer = BORAT(model.parameters(), 5.0, 3, momentum=0.0)

@@ -1,4 +1,4 @@
-"""The one question that all argument checks ask."""
+"""Checks of arguments: each error names the argument, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,46 @@ import math
 from numbers import Real
 from typing import Any, TypeGuard
 
+from torch import Tensor
+
 
 def is_number(x: Any) -> TypeGuard[float]:
     """Whether ``x`` is a real number other than NaN; booleans are none."""
     return isinstance(x, Real) and not isinstance(x, bool) and not math.isnan(x)
+
+
+def check_positive(name: str, value: Any) -> None:
+    if not is_number(value) or not 0.0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
+
+
+def check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+def check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def check_lr(lr: Any, bundle_size: int) -> None:
+    """A learning rate is infinite where it caps nothing, which only a bundle of two allows."""
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"lr must be a number or a tensor with one element, got a tensor of shape {tuple(lr.shape)}")
+    if not is_number(float(lr) if isinstance(lr, Tensor) else lr) or lr < 0.0:
+        raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
+    if math.isinf(lr) and bundle_size != 2:
+        raise ValueError(f"lr must be finite unless bundle_size is 2, got {lr!r} with bundle_size={bundle_size}")
+
+
+def check_momentum(momentum: Any) -> None:
+    if not is_number(momentum) or not 0.0 <= momentum < 1.0:
+        raise ValueError(f"momentum must be a number in [0, 1), got {momentum!r}")
+
+
+def check_loss(loss: Any) -> None:
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
+    if not isinstance(loss, Tensor | Real):
+        raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from borat import sharding
-from borat.checks import is_number
+from borat.checks import check_positive, is_number
 
 __all__ = ["Box", "L1Ball", "L2Ball", "NonNegative", "Projection", "Simplex"]
 
@@ -52,7 +52,7 @@ class L2Ball(Projection):
     radius: float
 
     def __post_init__(self) -> None:
-        _check_positive("radius", self.radius)
+        check_positive("radius", self.radius)
 
     def _project(self, tensors: list[Tensor]) -> None:
         norm = math.sqrt(_over_all(_squared_norm, tensors))
@@ -67,7 +67,7 @@ class L1Ball(Projection):
     radius: float
 
     def __post_init__(self) -> None:
-        _check_positive("radius", self.radius)
+        check_positive("radius", self.radius)
 
     def _project(self, tensors: list[Tensor]) -> None:
         if _over_all(torch.abs, tensors) <= self.radius:
@@ -110,7 +110,7 @@ class Simplex(Projection):
     total: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_positive("total", self.total)
+        check_positive("total", self.total)
 
     def _project(self, tensors: list[Tensor]) -> None:
         _refuse_complex(tensors, "Simplex")
@@ -180,11 +180,6 @@ def _squared_norm(w: Tensor) -> Tensor:
 
 def _precise(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "mps" else torch.float64
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not is_number(value) or not 0.0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
 
 
 def _refuse_complex(tensors: list[Tensor], name: str) -> None:

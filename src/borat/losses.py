@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from borat.checks import is_number
+from borat.checks import check_count, is_number
 
 __all__ = ["MultiClassHingeLoss", "TopKCrossEntropyLoss"]
 
@@ -60,8 +60,7 @@ class TopKCrossEntropyLoss(torch.nn.Module):
 
     def __init__(self, k: int = 5, reduction: str = "mean") -> None:
         super().__init__()
-        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise ValueError(f"k must be an integer of at least 1, got {k!r}")
+        check_count("k", k)
         self.k = k
         self.reduction = _checked_reduction(reduction)
 

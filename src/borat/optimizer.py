@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from borat import sharding
 from borat.bundle import Bundle, Ledger, StepInfo, new_ledger
-from borat.checks import is_number
-from borat.dual import Array
+from borat.checks import check_count, check_flag, check_loss, check_lr, check_momentum, is_number
+from borat.measure import measure
 from borat.slots import Part, Slot, partition
 
 if TYPE_CHECKING:
@@ -100,15 +98,13 @@ class BORAT(Optimizer):
         process_group: ProcessGroup | None = None,
         reduce_loss: bool = True,
     ) -> None:
-        if isinstance(bundle_size, bool) or not isinstance(bundle_size, int) or bundle_size < 1:
-            raise ValueError(f"bundle_size must be an integer of at least 1, got {bundle_size!r}")
+        check_count("bundle_size", bundle_size)
+        check_flag("same_batch", same_batch)
+        check_flag("reduce_loss", reduce_loss)
         if not is_number(lower_bound) or math.isinf(lower_bound):
             raise ValueError(f"lower_bound must be a finite number, got {lower_bound!r}")
         if constraint is not None and not callable(constraint):
             raise ValueError(f"constraint must be None or a callable on a list of parameters, got {constraint!r}")
-        for name, value in (("same_batch", same_batch), ("reduce_loss", reduce_loss)):
-            if not isinstance(value, bool):
-                raise ValueError(f"{name} must be True or False, got {value!r}")
         self.constraint = constraint
         self.same_batch = same_batch
         self.process_group = process_group
@@ -164,7 +160,7 @@ class BORAT(Optimizer):
         With gradient accumulation, tell the loss of each micro-batch as it is differentiated, that is divided by
         their number: what is told before a step adds up, as the gradients do.
         """
-        _check_loss(loss)
+        check_loss(loss)
         value = loss.detach().reshape(()).clone() if isinstance(loss, Tensor) else loss
         self._observed = value if self._observed is None else self._observed + value
 
@@ -209,8 +205,8 @@ class BORAT(Optimizer):
         if param_group.get("lr", 0.0) is None:
             param_group["lr"] = math.inf
         merged = {**self.defaults, **param_group}
-        _check_lr(merged["lr"], self.defaults["bundle_size"])
-        _check_momentum(merged["momentum"])
+        check_lr(merged["lr"], self.defaults["bundle_size"])
+        check_momentum(merged["momentum"])
         for key in ("bundle_size", "lower_bound"):
             if merged[key] != self.defaults[key]:
                 raise ValueError(f"{key} must be the same for all parameter groups, got {merged[key]!r}")
@@ -230,7 +226,7 @@ class BORAT(Optimizer):
     @torch.no_grad()
     def _add_piece(self, loss: Loss) -> bool:
         """Add the batch to the bundle; whether it was taken and the bundle is still open."""
-        _check_loss(loss)
+        check_loss(loss)
         parts = self._look_at_parameters(with_gradients=True)
         try:
             return bool(parts) and self._add_piece_of(loss, parts)
@@ -243,7 +239,8 @@ class BORAT(Optimizer):
         self._keep_ledger()
         for part in parts:
             part.join(bundle.position)
-        value, products = self._measure(loss, parts)
+        groups, reduce_loss = len(self.param_groups), self.reduce_loss
+        value, products = measure(loss, parts, groups, bundle.position, self.process_group, reduce_loss=reduce_loss)
         if not (math.isfinite(value) and np.isfinite(products).all()):
             self._drop(value)
             return False
@@ -262,34 +259,6 @@ class BORAT(Optimizer):
         for part in parts:
             part.to_trial(bundle.steps(part.group))
         return True
-
-    def _measure(self, loss: Loss, parts: list[Part]) -> tuple[float, Array]:
-        """The loss, and by group the products of the new gradient with those of the bundle and itself."""
-        value, products = self._gather(loss, parts)
-        if math.isfinite(value) and not np.isfinite(products).all():
-            # A long gradient, or one with large entries, may overflow float32 although it is finite.
-            return self._gather(loss, parts, precise=True)
-        return value, products
-
-    def _gather(self, loss: Loss, parts: list[Part], *, precise: bool = False) -> tuple[float, Array]:
-        """Bring all numbers to the host in one transfer, and over all processes in one small sum."""
-        columns = self._bundle.position + 1
-        processes = sharding.world_size(self.process_group)
-        device = parts[0].device if parts else torch.device("cpu")
-        numbers = torch.zeros(len(self.param_groups) * columns + 1, dtype=torch.float64, device=device)
-        summed = processes > 1 and (self.reduce_loss or any(part.is_sharded for part in parts))
-        if isinstance(loss, Tensor):
-            loss = loss.detach().reshape(()).to(device, torch.float64)
-        numbers[-1] = loss / processes if summed and self.reduce_loss else loss
-        for part in parts:
-            products = part.products(columns - 1, precise=precise)
-            here = numbers[part.group * columns : (part.group + 1) * columns]
-            here += (products / part.holders(processes) if summed else products).to(device)
-        if summed:
-            torch.distributed.all_reduce(numbers, group=self.process_group)
-        result = np.array(numbers.tolist())
-        value = float(result[-1]) if self.reduce_loss or not summed else float(loss)
-        return value, result[:-1].reshape(-1, columns)
 
     def _complete(self, parts: list[Part], *, flush: bool = False) -> None:
         """Move the centre by the step that the bundle found."""
@@ -333,7 +302,7 @@ class BORAT(Optimizer):
     def _learning_rates(self) -> list[float]:
         rates = [float(group["lr"]) for group in self.param_groups]
         for rate in rates:
-            _check_lr(rate, self.bundle_size)
+            check_lr(rate, self.bundle_size)
         return rates
 
     def _project(self) -> None:
@@ -470,24 +439,3 @@ class ALIG(BORAT):
 def _remember_ledger(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     ledgers = (state["bundle"] for state in state_dict["state"].values() if "bundle" in state)
     optimizer.__dict__["_loaded_ledger"] = next(ledgers, {})
-
-
-def _check_lr(lr: Any, bundle_size: int) -> None:
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError(f"lr must be a number or a tensor with one element, got a tensor of shape {tuple(lr.shape)}")
-    if not is_number(float(lr) if isinstance(lr, Tensor) else lr) or lr < 0.0:
-        raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
-    if math.isinf(lr) and bundle_size != 2:
-        raise ValueError(f"lr must be finite unless bundle_size is 2, got {lr!r} with bundle_size={bundle_size}")
-
-
-def _check_momentum(momentum: Any) -> None:
-    if not is_number(momentum) or not 0.0 <= momentum < 1.0:
-        raise ValueError(f"momentum must be a number in [0, 1), got {momentum!r}")
-
-
-def _check_loss(loss: Any) -> None:
-    if isinstance(loss, Tensor) and loss.numel() != 1:
-        raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
-    if not isinstance(loss, Tensor | Real):
-        raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")

@@ -179,7 +179,7 @@ class Part:
             centre = self.centre
             for slot in self.slots:
                 slot.state["active"] = 0
-        if momentum == 0.0:
+        if momentum == 0.0 and "velocity" not in self.slots[0].state:
             combine(centre, [(-step, x) for step, x in terms], out=self.weights)
         else:
             self._move_with_momentum(centre, terms, momentum)

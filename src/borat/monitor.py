@@ -1,0 +1,123 @@
+"""Watch the optimizer: what each update did, for TensorBoard, W&B, MLflow or a list of your own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from borat.bundle import StepInfo
+from borat.optimizer import BORAT
+
+Numbers = dict[str, float]
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """A TensorBoard ``SummaryWriter``, or what behaves like one."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object: ...
+
+
+class Monitor:
+    """Writes the numbers of each completed update.
+
+    It hangs on the optimizer's own step, and so works in every trainer. All numbers are on the host already, so that
+    it costs next to nothing, and nothing at all where a step completes no update.
+
+    Written are, with the prefix in front:
+
+    - ``alpha/0``, ``alpha/1``, … and ``alpha/bound``: the weight of each piece;
+    - ``support``: the number of pieces with a positive weight;
+    - ``kind/SGD``, ``kind/ALIG``, …: how many updates were of that kind so far, for bundles of up to three, where kinds
+      have names;
+    - ``dual_value``, ``step_norm``: see :class:`borat.StepInfo`;
+    - ``step_size``: the effective learning rate, ``lr`` times the weight of all pieces but the bound; with several
+      parameter groups ``step_size/0``, ``step_size/1``, …;
+    - ``dropped_batches``: how many so far.
+
+    Args:
+        optimizer: the optimizer to watch.
+        to: a ``SummaryWriter``, or a function that takes a dictionary of numbers, such as ``wandb.log``,
+            ``mlflow.log_metrics`` or the ``log_dict`` of a ``LightningModule``.
+        every: write every so many completed updates.
+        prefix: the beginning of all names.
+        first_step: the number of steps done before, for the ``SummaryWriter`` of a run that is resumed.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(4, 1)
+        >>> optimizer, rows = BORAT(model.parameters(), bundle_size=2), []
+        >>> monitor = Monitor(optimizer, rows.append)
+        >>> loss = model(torch.ones(4)).square().sum()
+        >>> loss.backward()
+        >>> _ = optimizer.step(loss=loss)
+        >>> rows[0]["borat/step_size"] == optimizer.last_step.alpha[0] * 0.1
+        True
+        >>> monitor.close()
+    """
+
+    def __init__(
+        self,
+        optimizer: BORAT,
+        to: Writer | Callable[[Numbers], object],
+        *,
+        every: int = 1,
+        prefix: str = "borat/",
+        first_step: int = 0,
+    ) -> None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"every must be an integer of at least 1, got {every!r}")
+        if not isinstance(to, Writer) and not callable(to):
+            raise ValueError(f"to must be a SummaryWriter or a function of a dictionary, got {to!r}")
+        self.steps = first_step
+        self.kinds: Counter[str] = Counter()
+        self._to = to
+        self._every = every
+        self._prefix = prefix
+        self._seen = optimizer.last_step
+        self._hook = optimizer.register_step_post_hook(self._after_step)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._hook.remove()
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.steps += 1
+        info = optimizer.last_step
+        if info is self._seen:
+            return
+        self._seen = info
+        self.kinds[info.kind] += 1
+        if self.kinds.total() % self._every == 0:
+            self._write(optimizer, info)
+
+    def _write(self, optimizer: BORAT, info: StepInfo) -> None:
+        numbers = describe(info)
+        if optimizer.bundle_size <= 3:
+            numbers |= {f"kind/{kind}": float(count) for kind, count in self.kinds.items()}
+        numbers["dropped_batches"] = float(optimizer.dropped_batches)
+        numbers = {self._prefix + name: number for name, number in numbers.items()}
+        if isinstance(self._to, Writer):
+            for name, number in numbers.items():
+                self._to.add_scalar(name, number, self.steps)
+        else:
+            self._to(numbers)
+
+
+def describe(info: StepInfo) -> Numbers:
+    """The numbers of one update by name."""
+    has_bound = len(info.alpha) > 1
+    pieces = info.alpha[:-1] if has_bound else info.alpha
+    numbers = {f"alpha/{n}": weight for n, weight in enumerate(pieces)}
+    if has_bound:
+        numbers["alpha/bound"] = info.alpha[-1]
+    if isinstance(info.lr, tuple):
+        numbers |= {f"step_size/{group}": lr * sum(pieces) for group, lr in enumerate(info.lr)}
+    else:
+        numbers["step_size"] = info.lr * sum(pieces)
+    return numbers | {
+        "support": float(len(info.support)),
+        "dual_value": info.dual_value,
+        "step_norm": info.step_norm,
+    }
