@@ -51,7 +51,7 @@ def test_bench_prints_and_writes_its_tables(tmp_path):
     page = (tmp_path / "bench.md").read_text(encoding="utf-8")
     for word in ("SGD (fused)", "Adam", "BORAT, N = 10", "quadprog", "PyTorch"):
         assert word in page
-    assert not list(tmp_path.glob("*.tmp"))
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.md"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table as RichTable
 
 from borat.lab.bench import DualCost, OptimizerCost, machine, shape_summary
+from borat.lab.store import write_atomically
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,4 @@ def write(path: Path, report: list[Table], command: str) -> None:
             *(table.as_markdown() for table in report),
         ]
     )
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -1,0 +1,131 @@
+"""One frozen, typed description of a training run, from a file, from flags, or from Python.
+
+Everything that decides the outcome of a run is in it, so that its digest names the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LOSSES = ("ce", "hinge", "top5")
+PRECISIONS = ("32", "64", "bf16-mixed", "16-mixed")
+STRATEGIES = ("auto", "ddp", "fsdp")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The configuration of a training run; the budget is in passes over the data, as in the paper."""
+
+    data: str = "digits"
+    label_noise: float = 0.0
+    train_limit: int | None = None
+    augment: bool = True
+
+    model: str = "mlp"
+    dropout: float = 0.0
+    loss: str = "ce"
+
+    optimizer: str = "borat"
+    bundle_size: int = 3
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    radius: float | None = None
+    schedule: str = "constant"
+
+    epochs: int = 10
+    batch_size: int = 128
+    seed: int = 0
+
+    precision: str = "32"
+    devices: int = 1
+    strategy: str = "auto"
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for name, allowed in (("loss", LOSSES), ("precision", PRECISIONS), ("strategy", STRATEGIES)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for name in ("epochs", "batch_size", "bundle_size", "devices"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("lr", "momentum", "weight_decay", "dropout", "label_noise"):
+            if not getattr(self, name) >= 0.0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        for name in ("momentum", "dropout"):
+            if not getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must be less than 1, got {getattr(self, name)}")
+        if self.label_noise > 1.0:
+            raise ValueError(f"label_noise must be at most 1, got {self.label_noise}")
+        if self.radius is not None and not self.radius > 0.0:
+            raise ValueError(f"radius must be positive or none, got {self.radius}")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
+        """Build a configuration, and reject keys that it does not have."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(known)}"
+                raise ValueError(f"unknown key {key!r}{hint}")
+        return cls(**values)
+
+    @classmethod
+    def from_file(cls, path: Path) -> RunConfig:
+        """Read a TOML or JSON file."""
+        return cls.from_mapping(read_mapping(path))
+
+    def replace(self, **changes: Any) -> RunConfig:
+        return self.from_mapping({**self.as_dict(), **changes})
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @property
+    def digest(self) -> str:
+        """A short name for this configuration: the same on every machine."""
+        text = json.dumps(self.as_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The contents of a TOML or JSON file."""
+    if not path.is_file():
+        raise ValueError(f"the configuration file {path} does not exist")
+    text = path.read_text(encoding="utf-8")
+    try:
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path} is not valid: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}")
+    return values
+
+
+def _check_types(config: RunConfig) -> None:
+    """Check each field against its annotation; a whole number will do where a real one is wanted."""
+    hints = typing.get_type_hints(RunConfig)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        options = typing.get_args(hints[field.name]) or (hints[field.name],)
+        if float in options and isinstance(value, int) and not isinstance(value, bool):
+            object.__setattr__(config, field.name, float(value))
+        elif not any(_is(value, option) for option in options):
+            wanted = " or ".join("none" if o is types.NoneType else o.__name__ for o in options)
+            raise ValueError(f"{field.name} must be of type {wanted}, got {value!r}")
+
+
+def _is(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

@@ -1,0 +1,129 @@
+"""One directory for each run, written so that a kill at any moment leaves it whole.
+
+    config.json       the resolved configuration
+    environment.json  versions, machine, seed, the data that was read
+    metrics.json      one record for each epoch, and the result
+    last.pt, best.pt  checkpoints
+
+Every file is written under another name and then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from borat.lab.config import RunConfig
+
+PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
+
+
+@dataclass
+class Metrics:
+    """What a run has measured so far."""
+
+    status: str = "running"
+    """One of running, finished, diverged."""
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+class Run:
+    """The directory of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, **environment: Any) -> Run:
+        """Start a directory, or go on in one that was started with the same configuration."""
+        run = cls(path)
+        if run.exists():
+            if run.config != config:
+                changed = [k for k, v in config.as_dict().items() if v != run.config.as_dict()[k]]
+                raise ValueError(f"{path} holds a run with another configuration: {', '.join(changed)} differ")
+            return run
+        if path.exists() and any(path.iterdir()):
+            raise ValueError(f"{path} is not empty and holds no run")
+        path.mkdir(parents=True, exist_ok=True)
+        run._write_json("environment.json", {**describe_environment(), **environment})
+        run._write_json("config.json", config.as_dict())
+        return run
+
+    def exists(self) -> bool:
+        return (self.path / "config.json").is_file()
+
+    @property
+    def config(self) -> RunConfig:
+        return RunConfig.from_mapping(self._read_json("config.json"))
+
+    @property
+    def metrics(self) -> Metrics:
+        return Metrics(**self._read_json("metrics.json")) if (self.path / "metrics.json").is_file() else Metrics()
+
+    def write_metrics(self, metrics: Metrics) -> None:
+        self._write_json("metrics.json", vars(metrics))
+
+    def save(self, name: str, state: dict[str, Any]) -> None:
+        """Write a checkpoint."""
+        write_atomically(self.path / name, lambda path: torch.save(state, path))
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """Read a checkpoint, or None where there is none yet."""
+        path = self.path / name
+        if not path.is_file():
+            return None
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        return state
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        return values
+
+    def _write_json(self, name: str, values: dict[str, Any]) -> None:
+        text = json.dumps(values, indent=1, sort_keys=True)
+        write_atomically(self.path / name, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all, also when the machine stops."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    write(temporary)
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def find_runs(folder: Path) -> Iterator[Run]:
+    """All runs below a folder, in the order of their names."""
+    for path in sorted(folder.rglob("config.json")):
+        yield Run(path.parent)
+
+
+def describe_environment() -> dict[str, Any]:
+    """The versions and the machine that a run used."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": sys.version.split()[0],
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+    }

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from borat.lab.config import RunConfig
+from borat.lab.store import Metrics, Run, find_runs, write_atomically
+
+
+def test_round_trip_through_a_mapping():
+    config = RunConfig(lr=3, radius=50, epochs=2)
+    assert config.lr == 3.0
+    assert isinstance(config.lr, float)
+    assert RunConfig.from_mapping(config.as_dict()) == config
+    assert config.replace(lr=0.5).lr == 0.5
+
+
+def test_digest_names_the_configuration():
+    assert RunConfig(lr=1).digest == RunConfig(lr=1.0).digest
+    assert RunConfig(lr=1.0).digest != RunConfig(lr=2.0).digest
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("run.toml", 'data = "cifar10"\nlr = 1'), ("run.json", '{"lr": 1, "data": "cifar10"}')]
+)
+def test_files(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    assert RunConfig.from_file(tmp_path / name) == RunConfig(data="cifar10", lr=1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"learning_rat": 1}, "unknown key 'learning_rat'"),
+        ({"epoch": 1}, "unknown key 'epoch'; did you mean 'epochs'"),
+        ({"lr": "fast"}, "lr must be of type float, got 'fast'"),
+        ({"radius": True}, "radius must be of type float or none, got True"),
+        ({"epochs": 2.5}, r"epochs must be of type int, got 2\.5"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"lr": -1.0}, "lr must be at least 0"),
+        ({"lr": float("nan")}, "lr must be at least 0, got nan"),
+        ({"momentum": 1.0}, "momentum must be less than 1"),
+        ({"label_noise": 1.5}, "label_noise must be at most 1"),
+        ({"radius": 0.0}, "radius must be positive or none"),
+        ({"loss": "mse"}, "loss must be one of ce, hinge, top5, got 'mse'"),
+        ({"precision": "8"}, "precision must be one of"),
+    ],
+)
+def test_rejects(values, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig.from_mapping(values)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "lr = ", "a.toml is not valid"),
+        ("a.json", "[1]", "must hold keys and values"),
+        ("b.toml", None, "does not exist"),
+    ],
+)
+def test_rejects_files(tmp_path, name, text, message):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        RunConfig.from_file(tmp_path / name)
+
+
+def test_a_run_remembers(tmp_path):
+    config = RunConfig(lr=2.0)
+    run = Run.create(tmp_path / "a", config, data="digits")
+    run.write_metrics(Metrics("finished", [{"epoch": 0, "loss": 1.5}], {"test_accuracy": 0.9}))
+    run.save("last.pt", {"w": torch.arange(3)})
+    (again,) = find_runs(tmp_path)
+    assert again.config == config
+    assert again.metrics.result == {"test_accuracy": 0.9}
+    assert torch.equal(again.load("last.pt")["w"], torch.arange(3))
+    assert again.load("best.pt") is None
+    environment = json.loads((tmp_path / "a" / "environment.json").read_text())
+    assert environment["versions"]["torch"] == torch.__version__
+    assert environment["data"] == "digits"
+
+
+def test_a_run_keeps_its_configuration(tmp_path):
+    Run.create(tmp_path, RunConfig(lr=2.0))
+    Run.create(tmp_path, RunConfig(lr=2.0))
+    with pytest.raises(ValueError, match="another configuration: lr, epochs differ"):
+        Run.create(tmp_path, RunConfig(lr=1.0, epochs=3))
+
+
+def test_foreign_and_broken_folders(tmp_path):
+    (tmp_path / "photo.jpg").write_text("")
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        Run.create(tmp_path, RunConfig())
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json cannot be read"):
+        _ = Run(tmp_path).config
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(temporary):
+        temporary.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
