@@ -92,6 +92,27 @@ def test_float32_and_mixed_precision(constraint):
     torch.testing.assert_close(flat([p.double() for p in params]), flat(exact), rtol=5e-3, atol=5e-3)
 
 
+@pytest.mark.parametrize("size", [1e20, 1e-25])
+def test_l2_norms_beyond_float32(size):
+    w = torch.full((4,), size)
+    L2Ball(size)(w)
+    torch.testing.assert_close(w / size, torch.full((4,), 0.5))
+
+
+def test_l2_norm_of_many_parameters():
+    w = torch.rand(5_000_000)
+    L2Ball(100.0)(w)
+    assert w.double().norm() == pytest.approx(100.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("constraint", [Simplex(1.0), L1Ball(1.0)], ids=repr)
+@pytest.mark.parametrize("offset", [100.0, 1e6])
+def test_sums_are_right_far_from_the_set(constraint, offset):
+    w = torch.tensor([offset, offset + 0.25, offset + 0.5])
+    constraint(w)
+    assert w.sum() == pytest.approx(1.0, abs=1e-6)
+
+
 def test_l1_ball_is_sparse():
     params = parameters(1.0)
     L1Ball(0.5)(params)

@@ -8,6 +8,7 @@ import math
 import pickle
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -268,8 +269,7 @@ def test_bfloat16_gram_is_computed_in_float32():
 
 
 @pytest.mark.parametrize("bundle_size", SIZES)
-def test_several_devices(bundle_size):
-    """The meta device stands for a second one: every tensor stays where its parameter is."""
+def test_state_lives_where_its_parameter_does(bundle_size):
     groups = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))]
     optimizer = BORAT(groups, 0.1, bundle_size)
     for p in groups:
@@ -292,7 +292,185 @@ def test_long_gradients_that_overflow_float32(bundle_size):
     torch.testing.assert_close(params[0].double(), params[1], rtol=1e-5, atol=0)
 
 
+def test_conjugated_gradients():
+    c = torch.randn(3, dtype=torch.complex128)
+    z = nn.Parameter(torch.ones(3, dtype=torch.complex128))
+    (z.conj() * c).real.sum().backward()
+    assert z.grad.is_conj()
+    optimizer = ALIG([z], lr=0.1, momentum=0.0)
+    optimizer.step(loss=1e9)
+    torch.testing.assert_close(z.detach(), 1.0 - 0.1 * z.grad.resolve_conj())
+
+
+# What may change under the optimizer
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+@pytest.mark.parametrize("back", [False, True])
+def test_state_loaded_into_another_memory_format(bundle_size, back):
+    def weight(w, channels_last):
+        form = torch.channels_last if channels_last else torch.contiguous_format
+        return nn.Parameter(w.detach().clone(memory_format=form))
+
+    def run(param, optimizer, steps):
+        for i in steps:
+            param.grad = torch.randn(4, 3, 2, 2, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+            optimizer.step(loss=1.0)
+
+    first = weight(torch.randn(4, 3, 2, 2, dtype=torch.float64), back)
+    optimizer = BORAT([first], 0.05, bundle_size)
+    run(first, optimizer, range(bundle_size + 1))
+    second = weight(first, not back)
+    assert second.stride() != first.stride()
+    resumed = BORAT([second], 0.05, bundle_size)
+    resumed.load_state_dict(optimizer.state_dict())
+    for param, opt in ((first, optimizer), (second, resumed)):
+        run(param, opt, range(20, 22 + bundle_size))
+    torch.testing.assert_close(second, first, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("bundle_size", [2, 5])
+@pytest.mark.parametrize("whole", [False, True])
+def test_state_that_a_trainer_rebuilds(bundle_size, whole):
+    """Trainers move states between devices by writing them anew, nested dictionaries included."""
+
+    def rebuilt(value):
+        if isinstance(value, dict):
+            return {key: rebuilt(v) for key, v in value.items()}
+        return value.clone() if isinstance(value, torch.Tensor) else value
+
+    data = batches(3 * bundle_size)
+    model = network()
+    plain = copy.deepcopy(model)
+    expected = train(plain, BORAT(plain.parameters(), 0.5, bundle_size), data)
+    optimizer = BORAT(model.parameters(), 0.5, bundle_size)
+    for i, batch in enumerate(data):
+        point = train(model, optimizer, [batch])[-1]
+        assert torch.equal(point, expected[i])
+        for p, state in list(optimizer.state.items()):
+            if whole:
+                optimizer.state[p] = rebuilt(state)
+            else:
+                state.update(rebuilt(state))
+        saved = optimizer.state_dict()["state"][0]["bundle"]["position"]
+        assert saved == optimizer.bundle_position == (i + 1) % (bundle_size - 1)
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_model_cast_in_the_middle_of_training(bundle_size, dtype):
+    model = network(torch.float32)
+    optimizer = BORAT(model.parameters(), 0.1, bundle_size)
+    train(model, optimizer, batches(bundle_size + 1, torch.float32))
+    model.to(dtype)
+    train(model, optimizer, batches(bundle_size + 1, dtype))
+    assert vector(model).isfinite().all()
+    tensors = [t for p in model.parameters() for k, t in optimizer.state[p].items() if isinstance(t, torch.Tensor)]
+    assert all(t.dtype == dtype for t in tensors)
+
+
+@pytest.mark.parametrize("bundle_size", [3, 4, 5])
+def test_a_dropped_batch_does_not_bring_a_parameter_into_the_bundle(bundle_size):
+    a, b = nn.Parameter(torch.zeros(2).double()), nn.Parameter(torch.ones(2).double())
+    optimizer = BORAT([a, b], 100.0, bundle_size, momentum=0.0)
+
+    def step(with_b, loss=1.0, i=0.0):
+        a.grad = torch.tensor([1.0, i], dtype=torch.float64)
+        b.grad = torch.tensor([1.0, 2.0], dtype=torch.float64) if with_b else None
+        optimizer.step(loss=loss)
+
+    for _ in range(bundle_size - 1):
+        step(True)
+    before = b.detach().clone()
+    with pytest.warns(UserWarning, match="not finite"):
+        step(True, math.nan)
+    for i in range(bundle_size - 1):
+        step(False, i=float(i))
+    assert torch.equal(b, before)
+
+
+def test_an_error_of_the_constraint_leaves_a_usable_optimizer():
+    w = nn.Parameter(torch.ones(2))
+    calls = iter([False, True, False, False, False])
+
+    def constraint(params):
+        if next(calls):
+            raise ArithmeticError("no")
+
+    optimizer = BORAT([w], 0.1, 3, constraint=constraint)
+    w.grad = torch.ones(2)
+    optimizer.step(loss=1.0)
+    with pytest.raises(ArithmeticError):
+        optimizer.step(loss=1.0)
+    assert optimizer.bundle_position == 0
+    optimizer.step(loss=1.0)
+    assert optimizer.bundle_position == 1
+
+
+def test_an_error_in_the_closure_forgets_the_bundle_of_its_batch():
+    model = network()
+    before = vector(model)
+    optimizer = BORAT(model.parameters(), 0.5, 5, same_batch=True)
+    calls = iter(range(10))
+
+    def closure():
+        if next(calls) == 2:
+            raise ArithmeticError("no")
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    ((x, y),) = batches(1)
+    with pytest.raises(ArithmeticError):
+        optimizer.step(closure)
+    assert optimizer.bundle_position == 0
+    assert torch.equal(vector(model), before)
+    optimizer.step(closure)
+    assert optimizer.bundle_position == 0
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_enormous_gradients(bundle_size):
+    w = nn.Parameter(torch.ones(2).double())
+    optimizer = BORAT([w], 0.1, bundle_size)
+    for i in range(4 * bundle_size):
+        w.grad = torch.full((2,), 1e100, dtype=torch.float64) * (1 + i)
+        optimizer.step(loss=1.0)
+    assert w.isfinite().all()
+    assert optimizer.dropped_batches == 0
+
+
+def test_a_gradient_too_long_for_lr_is_dropped():
+    w = nn.Parameter(torch.ones(2).double())
+    optimizer = BORAT([w], 1e12, 3)
+    w.grad = torch.full((2,), 1e150, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="a gradient is not finite or too large"):
+        optimizer.step(loss=1.0)
+    assert w.tolist() == [1.0, 1.0]
+
+
+def test_flush_ends_an_evaluation():
+    model = network()
+    optimizer = BORAT(model.parameters())
+    optimizer.eval()
+    optimizer.flush()
+    train(model, optimizer, batches(1))
+
+
 # Groups and schedules
+
+
+def test_groups_added_after_loading_are_like_the_loaded_ones():
+    model = network()
+    optimizer = BORAT(model[0].parameters(), 0.7, 5, lower_bound=0.2)
+    with pytest.warns(UserWarning, match="lower_bound"):
+        train(model, optimizer, batches(1), lambda loss: loss * 0.01)
+    other = BORAT(network()[0].parameters())
+    other.load_state_dict(optimizer.state_dict())
+    other.add_param_group({"params": model[2].parameters()})
+    assert [group["bundle_size"] for group in other.param_groups] == [5, 5]
+    assert other.param_groups[1]["lower_bound"] == 0.2
 
 
 def test_add_param_group_in_the_middle_of_a_bundle():
@@ -429,6 +607,24 @@ def test_observed_losses_add_up_until_a_bare_step():
         optimizer.step()
 
 
+def test_the_loss_of_a_skipped_step_is_forgotten_with_its_gradients():
+    w = nn.Parameter(torch.ones(1))
+    optimizer = ALIG([w], lr=1e9, momentum=0.0)
+    optimizer.observe(100.0)
+    optimizer.zero_grad()
+    w.grad = torch.ones(1)
+    optimizer.observe(0.25)
+    assert optimizer.step() == 0.25
+
+
+def test_a_closure_may_skip_its_batch():
+    model = network()
+    optimizer = BORAT(model.parameters())
+    before = vector(model)
+    assert optimizer.step(lambda: None) is None
+    assert torch.equal(vector(model), before)
+
+
 def test_observed_loss_goes_before_that_of_the_closure():
     w = nn.Parameter(torch.ones(1))
     optimizer = ALIG([w], lr=1e9, momentum=0.0)
@@ -485,7 +681,7 @@ def test_printing():
 def test_inference_of_the_loss_type():
     w = nn.Parameter(torch.ones(1))
     optimizer = ALIG([w])
-    for loss in (2.0, 2, torch.tensor(2.0), torch.tensor([[2.0]], dtype=torch.bfloat16)):
+    for loss in (2.0, 2, np.float32(2.0), torch.tensor(2.0), torch.tensor([[2.0]], dtype=torch.bfloat16)):
         w.grad = torch.ones(1)
         assert optimizer.step(loss=loss) is loss
 
@@ -550,6 +746,7 @@ def step_without(**arguments):
         (lambda p: step_without(closure=lambda: 1.0, loss=1.0), "either a closure or the loss, got both"),
         (lambda p: step_without(closure=lambda: None), "loss must be a number or a tensor with one element, got None"),
         (lambda p: step_without(loss=torch.ones(2)), r"loss must have one element, got a tensor of shape \(2,\)"),
+        (lambda p: step_without(loss=torch.tensor(1j)), "loss must be a number or a tensor with one element, got"),
         (lambda p: step_without(loss="1.0"), "loss must be a number or a tensor with one element, got '1.0'"),
     ],
 )
@@ -558,12 +755,27 @@ def test_rejects(make, message):
         make(list(network().parameters()))
 
 
-def test_rejects_an_impossible_lr_from_a_schedule():
+@pytest.mark.parametrize(("key", "value"), [("lr", -1.0), ("lr", math.nan), ("momentum", 1.5), ("momentum", None)])
+def test_rejects_impossible_values_from_a_schedule(key, value):
     model = network()
     optimizer = BORAT(model.parameters())
-    optimizer.param_groups[0]["lr"] = -1.0
-    with pytest.raises(ValueError, match="lr must be a number of at least 0"):
+    train(model, optimizer, batches(1))
+    optimizer.param_groups[0][key] = value
+    with pytest.raises(ValueError, match=f"{key} must be a number"):
         train(model, optimizer, batches(1))
+    optimizer.param_groups[0][key] = 0.5
+    train(model, optimizer, batches(1))
+    assert optimizer.bundle_position == 0
+
+
+def test_rejects_a_group_that_is_no_dict():
+    with pytest.raises(TypeError, match="param_group must be a dict, got list"):
+        BORAT(network().parameters()).add_param_group([torch.ones(1)])
+
+
+def test_alig_rejects_the_state_of_a_larger_bundle():
+    with pytest.raises(ValueError, match="bundle_size must be 2 for ALIG, got a state with 5"):
+        ALIG(network().parameters()).load_state_dict(BORAT(network().parameters(), 0.1, 5).state_dict())
 
 
 def test_alig_has_a_bundle_of_two():

@@ -112,6 +112,36 @@ def test_piece_by_piece_is_as_good_as_at_once(n):
             assert dual.value == pytest.approx(value(Q[: k + 1, : k + 1], b[: k + 1], alpha), rel=1e-12, abs=1e-300)
 
 
+@pytest.mark.parametrize("n", [9, 10, 12, 16, 32])
+@pytest.mark.filterwarnings("error")
+def test_piece_by_piece_with_the_bound_first_at_every_scale(n):
+    """As the optimizer does, with zero and duplicate gradients, down to losses of 1e-14."""
+    rng = np.random.default_rng(n)
+    for _ in range(60):
+        Q, b = degenerate(rng, n)
+        Q[0] = Q[:, 0] = b[0] = 0.0
+        other, scale = rng.integers(1, n), 10.0 ** rng.uniform(-14, 3)
+        if rng.random() < 0.5:
+            Q[other] = Q[:, other] = 0.0
+        if rng.random() < 0.2:
+            b[:] = 0.0
+        Q, b = Q * scale, b * scale
+        dual = IncrementalDual(n)
+        for k in range(n):
+            alpha = dual.add(Q[k, : k + 1], b[k])
+            assert relative_gap(Q[: k + 1, : k + 1], b[: k + 1], alpha) <= 1e-12
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e-8, 1e-10, 1e-14])
+@pytest.mark.parametrize("capacity", [8, 9])
+def test_a_zero_gradient_does_not_stall_the_ascent(scale, capacity):
+    dual = IncrementalDual(capacity)
+    dual.add(np.zeros(1), 0.0)
+    dual.add(np.zeros(2), 1e-10 * scale)
+    alpha = dual.add(scale * np.array([0.0, 0.0, 2.0]), 0.5 * scale)
+    np.testing.assert_allclose(alpha, [0.0, 0.75, 0.25], atol=1e-9)
+
+
 def test_more_pieces_never_lower_the_value():
     rng = np.random.default_rng(0)
     for _ in range(50):

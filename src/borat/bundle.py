@@ -122,6 +122,11 @@ class Bundle:
         self.alpha[n + 1 : n + 1 + self._bounds] = weights[: self._bounds]
         self.ledger["position"] = n + 1
 
+    def can_hold(self, products: Array) -> bool:
+        """Whether the gradient is short enough for its row of ``Q`` to be finite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isinf(self.lr[0]) or np.isfinite(self.lr @ products).all())
+
     def close(self) -> None:
         """Forget the pieces."""
         self.ledger["position"] = 0
@@ -160,6 +165,9 @@ class Bundle:
         return min(self.size - 1, 1)
 
     def _view_ledger(self) -> None:
+        for key, value in self.ledger.items():
+            if isinstance(value, torch.Tensor):  # trainers move all tensors of a state to the parameters' device
+                self.ledger[key] = value.to("cpu", torch.float64)
         self.gram: Array = self.ledger["gram"].numpy()
         self.offsets: Array = self.ledger["offsets"].numpy()
         self.alpha: Array = self.ledger["alpha"].numpy()

@@ -47,5 +47,5 @@ def check_momentum(momentum: Any) -> None:
 def check_loss(loss: Any) -> None:
     if isinstance(loss, Tensor) and loss.numel() != 1:
         raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
-    if not isinstance(loss, Tensor | Real):
+    if not isinstance(loss, Tensor | Real) or (isinstance(loss, Tensor) and loss.is_complex()):
         raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")

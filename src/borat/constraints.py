@@ -74,7 +74,7 @@ class L1Ball(Projection):
             return
         threshold = _threshold(tensors, self.radius, start=0.0, magnitude=torch.abs)
         for w in _local(tensors):
-            w.copy_(w.sgn() * (w.abs() - threshold).clamp_(min=0.0))
+            w.copy_(w.sgn() * (w.abs().to(_precise(w)) - threshold).clamp_(min=0.0))
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Simplex(Projection):
         largest = _over_all(_largest, tensors, largest=True)
         threshold = _threshold(tensors, self.total, start=largest - self.total, magnitude=_identity)
         for w in _local(tensors):
-            w.sub_(threshold).clamp_(min=0.0)
+            w.copy_((w.to(_precise(w)) - threshold).clamp_(min=0.0))
 
 
 def _threshold(tensors: list[Tensor], total: float, start: float, magnitude: Callable[[Tensor], Tensor]) -> float:
@@ -172,10 +172,8 @@ def _largest(w: Tensor) -> Tensor:
 
 
 def _squared_norm(w: Tensor) -> Tensor:
-    w = torch.view_as_real(w) if w.is_complex() else w
-    if w.dtype in (torch.float32, torch.float64):
-        return torch.dot(w.flatten(), w.flatten())  # the fastest way to read memory once
-    return w.to(_precise(w)).square()
+    norm: Tensor = torch.linalg.vector_norm(w, dtype=None if w.is_complex() else _precise(w))
+    return norm.square()
 
 
 def _precise(x: Tensor) -> torch.dtype:

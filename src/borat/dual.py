@@ -67,9 +67,7 @@ def solve_dual(Q: Any, b: Any) -> DualSolution:
     """
     Q64, b64 = _as_array(Q, "Q"), _as_array(b, "b")
     _check(Q64, b64)
-    # A power of two changes no digit, and keeps every product inside the range of float64.
-    exponent = -int(np.frexp(max(np.abs(Q64).max(), np.abs(b64).max()))[1])
-    Q64, b64 = np.ldexp(0.5 * Q64 + 0.5 * Q64.T, exponent), np.ldexp(b64, exponent)
+    Q64, b64, exponent = _scaled(0.5 * Q64 + 0.5 * Q64.T, b64)
     alpha = _ascend(Q64, b64, _enumerate(Q64, b64) if len(b64) <= ENUMERATION_LIMIT else _best_vertex(Q64, b64))
     support = tuple(int(i) for i in np.flatnonzero(alpha))
     value = float(np.ldexp(_values(Q64, b64, alpha), -exponent))
@@ -185,6 +183,9 @@ def _ascend(Q: Array, b: Array, alpha: Array) -> Array:
     ``r = b - Q alpha`` bounds the distance to the maximum, and the ascent ends when it drowns in rounding.
     """
     n = len(b)
+    if n == 1:
+        return alpha
+    Q, b, _ = _scaled(Q, b)
     size_Q, size_b = np.abs(Q), np.abs(b)
     best, best_gap = alpha, np.inf
     for _ in range(50 * n):
@@ -220,13 +221,22 @@ def _step_on_face(Q: Array, r: Array, alpha: Array, support: npt.NDArray[np.intp
     direction = np.zeros(len(alpha))
     direction[others] = scale * (axes @ ((axes.T @ ((r[others] - r[base]) * scale)) / curvature))
     direction[base] = -direction[others].sum()
-    shrinking = np.flatnonzero(direction < 0.0)
-    limits = alpha[shrinking] / -direction[shrinking]
-    length = min(1.0, limits.min(initial=1.0))
+    vanishing = np.flatnonzero((direction < 0.0) & (-direction >= alpha))
+    limits = alpha[vanishing] / -direction[vanishing]
+    length = limits.min(initial=1.0)
     moved = np.maximum(alpha + length * direction, 0.0)
-    moved[shrinking[limits <= length]] = 0.0
+    moved[vanishing[limits <= length]] = 0.0
     result: Array = moved / moved.sum()
     return result
+
+
+def _scaled(Q: Array, b: Array) -> tuple[Array, Array, int]:
+    """The problem with entries of the size of one, and the exponent of its scale.
+
+    A power of two changes no digit. It keeps products inside the range of float64, and gives absolute tolerances sense.
+    """
+    exponent = -int(np.frexp(max(np.abs(Q).max(), np.abs(b).max()))[1])
+    return np.ldexp(Q, exponent), np.ldexp(b, exponent), exponent
 
 
 def _values(Q: Array, b: Array, alpha: Array) -> Array:

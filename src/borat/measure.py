@@ -66,7 +66,7 @@ def _gather(
             products / part.holders(processes) if summed else products
         )
     # A loss that is averaged already is the same on all processes, so that its mean does not change it.
-    own = loss.detach().reshape(()).to(device, torch.float64) if isinstance(loss, Tensor) else loss
+    own = loss.detach().reshape(()).to(device, torch.float64) if isinstance(loss, Tensor) else float(loss)
     numbers[-1] = own / processes if summed else own
     if summed:
         dist.all_reduce(numbers, group=process_group)

@@ -41,7 +41,8 @@ class BORAT(Optimizer):
 
     The first piece is measured at :math:`w_t`, each further one at the minimiser of the model so far. So every call of
     :meth:`step` brings one batch's loss and gradients and moves the model, and every :math:`(N-1)`-th call completes an
-    update. In between, the model is at a trial point; :meth:`eval` puts it at the centre :math:`w_t`.
+    update. In between, the model is at a trial point; :meth:`eval` puts it at the centre :math:`w_t`. An update starts
+    from that centre: to change the weights from outside in the middle of a bundle, :meth:`flush` it first.
 
     Args:
         params: parameters or parameter groups; each group may have its own ``lr`` and ``momentum``.
@@ -52,7 +53,8 @@ class BORAT(Optimizer):
         momentum: Nesterov momentum, in [0, 1).
         lower_bound: a value that no batch's loss falls below.
         constraint: projects the parameters onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any
-            callable that changes a list of parameters in place. It is also applied once at construction.
+            callable that changes a list of parameters in place. It gets all parameters, after each update and once
+            at construction.
         same_batch: let ``step(closure)`` collect all pieces of an update on the closure's batch, as in the paper's
             theory, instead of one. In practice a fresh batch for each piece trains better.
         process_group: the processes that train together, where ``torch.distributed`` is initialised; all by default.
@@ -80,7 +82,7 @@ class BORAT(Optimizer):
     _warned: set[str]
     _observed: Tensor | float | None
     _bundle_cache: Bundle | None
-    _ledger_is_kept: bool
+    _home: Tensor | None
     _slots: dict[Tensor, Slot]
     _slots_in_parts: list[Slot]
     _parts: list[Part]
@@ -144,6 +146,8 @@ class BORAT(Optimizer):
             raise RuntimeError("the model is at the centre for evaluation: call the optimizer's train() before step()")
         if closure is not None:
             loss = self._evaluate(closure)
+            if loss is None and self._has_no_gradients():
+                return None  # how a closure skips a batch
             if self._add_piece(loss) and self.same_batch:
                 self._collect_on_same_batch(closure, loss)
             return loss
@@ -164,6 +168,11 @@ class BORAT(Optimizer):
         value = loss.detach().reshape(()).clone() if isinstance(loss, Tensor) else loss
         self._observed = value if self._observed is None else self._observed + value
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, and with them the loss that was told to :meth:`observe`."""
+        super().zero_grad(set_to_none)
+        self._observed = None
+
     @torch.no_grad()
     def eval(self) -> None:
         """Put the model at the centre, to evaluate or save it; :meth:`train` goes back. At any time, and repeatedly."""
@@ -181,8 +190,8 @@ class BORAT(Optimizer):
     @torch.no_grad()
     def flush(self) -> None:
         """Complete the open bundle with the pieces it has, for example at the end of training."""
+        self._bundle.ledger["evaluating"] = 0
         if self.bundle_position:
-            self._bundle.ledger["evaluating"] = 0
             self._complete(self._look_at_parameters(with_gradients=False), flush=True)
 
     @property
@@ -202,14 +211,17 @@ class BORAT(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, also in the middle of a bundle. It may have its own ``lr`` and ``momentum``."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, got {type(param_group).__name__}")
         if param_group.get("lr", 0.0) is None:
             param_group["lr"] = math.inf
-        merged = {**self.defaults, **param_group}
-        check_lr(merged["lr"], self.defaults["bundle_size"])
-        check_momentum(merged["momentum"])
+        reference = self.param_groups[0] if self.param_groups else self.defaults
         for key in ("bundle_size", "lower_bound"):
-            if merged[key] != self.defaults[key]:
-                raise ValueError(f"{key} must be the same for all parameter groups, got {merged[key]!r}")
+            if param_group.setdefault(key, reference[key]) != reference[key]:
+                raise ValueError(f"{key} must be the same for all parameter groups, got {param_group[key]!r}")
+        merged = {**self.defaults, **param_group}
+        check_lr(merged["lr"], reference["bundle_size"])
+        check_momentum(merged["momentum"])
         if any(math.isinf(merged["lr"]) != math.isinf(group["lr"]) for group in self.param_groups):
             raise ValueError("lr must be None for all parameter groups or for none")
         super().add_param_group(param_group)
@@ -235,23 +247,26 @@ class BORAT(Optimizer):
                 part.gradients = []  # or they would outlive zero_grad()
 
     def _add_piece_of(self, loss: Loss, parts: list[Part]) -> bool:
+        self._check_groups()
         bundle = self._bundle
         self._keep_ledger()
         for part in parts:
-            part.join(bundle.position)
+            part.clear_rows(bundle.position)
         groups, reduce_loss = len(self.param_groups), self.reduce_loss
         value, products = measure(loss, parts, groups, bundle.position, self.process_group, reduce_loss=reduce_loss)
-        if not (math.isfinite(value) and np.isfinite(products).all()):
+        if bundle.position == 0:
+            bundle.open([float(group["lr"]) for group in self.param_groups], self.param_groups[0]["lower_bound"])
+        if not (math.isfinite(value) and np.isfinite(products).all() and bundle.can_hold(products)):
             self._drop(value)
             return False
-        if bundle.position == 0:
-            bundle.open(self._learning_rates(), self.param_groups[0]["lower_bound"])
         if value < bundle.ledger["lower_bound"]:
             self._warn_once(
                 "lower_bound",
                 f"the loss {value:g} is below lower_bound={bundle.ledger['lower_bound']:g}. Such a batch makes no step "
                 "towards a smaller loss, so that training may stall: pass a lower bound that holds.",
             )
+        for part in parts:
+            part.join(bundle.position)
         bundle.add(value, products)
         if bundle.is_full:
             self._complete(parts)
@@ -267,21 +282,38 @@ class BORAT(Optimizer):
         for part in parts:
             momentum = float(self.param_groups[part.group]["momentum"])
             part.move_centre(bundle.steps(part.group), momentum, flush=flush)
-        bundle.close()
+        self._close(parts)
         self._project()
+
+    def _close(self, parts: list[Part]) -> None:
+        for part in parts:
+            part.leave()
+        self._bundle.close()
 
     def _collect_on_same_batch(self, closure: Callable[[], Loss], loss: Loss) -> None:
         """Evaluate the closure until the bundle is complete."""
         is_open = True
-        while is_open:
-            previous, loss = loss, self._evaluate(closure)
-            if loss is previous:
-                raise ValueError(
-                    "closure must compute the loss and its gradients anew for same_batch=True, "
-                    "but it returned the same tensor again"
-                )
-            is_open = self._add_piece(loss)
+        try:
+            while is_open:
+                previous, loss = loss, self._evaluate(closure)
+                if loss is previous and isinstance(loss, Tensor):
+                    raise ValueError(
+                        "closure must compute the loss and its gradients anew for same_batch=True, "
+                        "but it returned the same tensor again"
+                    )
+                is_open = self._add_piece(loss)
+        except BaseException:
+            self._abandon()  # or the next batch would go on with this one's pieces
+            raise
         self.flush()  # a piece that was dropped ends the bundle: the same batch would give it again
+
+    @torch.no_grad()
+    def _abandon(self) -> None:
+        """Forget the open bundle and go back to its centre."""
+        parts = self._look_at_parameters(with_gradients=False)
+        for part in parts:
+            part.to_centre()
+        self._close(parts)
 
     def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
@@ -291,24 +323,29 @@ class BORAT(Optimizer):
 
     def _drop(self, loss: float) -> None:
         self._bundle.ledger["dropped"] += 1
-        what = f"the loss {loss:g}" if not math.isfinite(loss) else "a gradient"
-        self._warn_once("dropped", f"{what} is not finite: the batch is dropped, as are others (see dropped_batches).")
+        what = (
+            f"the loss {loss:g} is not finite" if not math.isfinite(loss) else "a gradient is not finite or too large"
+        )
+        self._warn_once("dropped", f"{what}: the batch is dropped, as are others like it (see dropped_batches).")
 
     def _warn_once(self, subject: str, message: str) -> None:
         if subject not in self._warned:
             self._warned.add(subject)
             warnings.warn(f"{type(self).__name__}: {message}", stacklevel=5)
 
-    def _learning_rates(self) -> list[float]:
-        rates = [float(group["lr"]) for group in self.param_groups]
-        for rate in rates:
-            check_lr(rate, self.bundle_size)
-        return rates
+    def _check_groups(self) -> None:
+        """Schedules write learning rates and momenta at any time."""
+        for group in self.param_groups:
+            check_lr(group["lr"], self.bundle_size)
+            check_momentum(group["momentum"])
 
     def _project(self) -> None:
         if self.constraint is not None:
             with torch.no_grad():
                 self.constraint([p for group in self.param_groups for p in group["params"]])
+
+    def _has_no_gradients(self) -> bool:
+        return all(p.grad is None for group in self.param_groups for p in group["params"])
 
     # State
 
@@ -320,7 +357,7 @@ class BORAT(Optimizer):
         """
         params = [p for group in self.param_groups for p in group["params"]]
         if any(float(group["lr"]) for group in self.param_groups) or any(
-            p.grad is not None and p.grad.count_nonzero() for p in params
+            p.grad is not None and p.grad.to_dense().count_nonzero() for p in params
         ):
             raise ValueError(f"step needs the loss of the batch: {_WAYS_TO_PASS_THE_LOSS}")
         self._keep_ledger()
@@ -331,18 +368,20 @@ class BORAT(Optimizer):
 
     @property
     def _bundle(self) -> Bundle:
-        if self._bundle_cache is None:
+        bundle = self._bundle_cache
+        if bundle is None or (self._home is not None and self.state[self._home].get("bundle") is not bundle.ledger):
             ledger = self._kept_ledger() or new_ledger(self.bundle_size, len(self.param_groups))
-            self._bundle_cache = Bundle(ledger, self.bundle_size)
-        return self._bundle_cache
+            bundle = self._bundle_cache = Bundle(ledger, self.bundle_size)
+        return bundle
 
     def _keep_ledger(self) -> None:
         """Make the numbers of the bundle part of the state, which is empty before the first batch."""
-        if not self._ledger_is_kept:
+        if self._home is None:
+            ledger = self._bundle.ledger
             params = [p for group in self.param_groups for p in group["params"]]
-            home = next((p for p in params if p.requires_grad), params[0])
-            self.state[home].setdefault("bundle", self._bundle.ledger)
-            self._ledger_is_kept = True
+            kept = [p for p in params if "bundle" in self.state.get(p, {})]
+            self._home = [*kept, *(p for p in params if p.requires_grad), *params][0]
+            self.state[self._home].setdefault("bundle", ledger)
 
     def _look_at_parameters(self, *, with_gradients: bool) -> list[Part]:
         """The parameters of the open bundle and, if wanted, those that have a gradient now."""
@@ -361,14 +400,14 @@ class BORAT(Optimizer):
 
     def _slot(self, param: Tensor, group: int) -> Slot:
         slot = self._slots.get(param)
-        if slot is None:
+        if slot is None or not slot.is_current(self.state[param]):
             slot = self._slots[param] = Slot(param, group, self.state[param], self.bundle_size)
         return slot
 
     def _forget_views(self) -> None:
         """Drop what was derived from the state, because the state is replaced."""
         self._bundle_cache = None
-        self._ledger_is_kept = False
+        self._home = None
         self._slots = {}
         self._slots_in_parts = []
         self._parts = []
@@ -422,6 +461,8 @@ class ALIG(BORAT):
         momentum: see :class:`BORAT`.
         lower_bound: see :class:`BORAT`.
         constraint: see :class:`BORAT`.
+        process_group: see :class:`BORAT`.
+        reduce_loss: see :class:`BORAT`.
     """
 
     def __init__(
@@ -432,8 +473,26 @@ class ALIG(BORAT):
         momentum: float = 0.9,
         lower_bound: float = 0.0,
         constraint: Constraint | None = None,
+        process_group: ProcessGroup | None = None,
+        reduce_loss: bool = True,
     ) -> None:
-        super().__init__(params, lr, 2, momentum=momentum, lower_bound=lower_bound, constraint=constraint)
+        super().__init__(
+            params,
+            lr,
+            2,
+            momentum=momentum,
+            lower_bound=lower_bound,
+            constraint=constraint,
+            process_group=process_group,
+            reduce_loss=reduce_loss,
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the state of an ALI-G optimizer."""
+        for group in state_dict["param_groups"]:
+            if group.get("bundle_size", 2) != 2:
+                raise ValueError(f"bundle_size must be 2 for ALIG, got a state with {group['bundle_size']}")
+        super().load_state_dict(state_dict)
 
 
 def _remember_ledger(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:

@@ -51,6 +51,16 @@ def stacked(local_rows: Tensor, reference: Tensor) -> Tensor:
     )
 
 
+def wrap_like(local_tensor: Tensor, reference: Tensor) -> Tensor:
+    """What this process holds, spread over the processes as ``reference`` is."""
+    if not is_sharded(reference):
+        return local_tensor
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements, shape, stride = reference.device_mesh, reference.placements, reference.shape, reference.stride()
+    return DTensor.from_local(local_tensor, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
 def world_size(group: ProcessGroup | None) -> int:
     """The number of processes that train together: 1 where nothing is distributed."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1

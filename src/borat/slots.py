@@ -23,7 +23,7 @@ class Slot:
     pieces.
     """
 
-    __slots__ = ("centre", "dtype", "key", "layout", "matrix", "param", "rows", "state", "wrapped")
+    __slots__ = ("_kept", "centre", "dtype", "key", "layout", "matrix", "param", "rows", "state", "wrapped")
 
     def __init__(self, param: Tensor, group: int, state: dict[str, Any], bundle_size: int) -> None:
         self.param = param
@@ -37,11 +37,38 @@ class Slot:
                 state["centre"] = torch.zeros_like(param)
                 state["gradients"] = sharding.stacked(_rows_like(sharding.local(param), bundle_size - 2), param)
                 state["active"] = 0
+            self._fit("centre", self.layout)
+            size = self.weights.numel()
+            self._fit("gradients", (size, *self.layout))
             self.centre = _plain(state["centre"])
             stack = _plain(state["gradients"])
             self.rows = stack.unbind()
-            size = self.centre.numel()
             self.matrix = stack.as_strided((bundle_size - 2, size), (max(size, 1), 1))
+        if "velocity" in state:
+            self._fit("velocity", self.layout)
+        self._kept = (state.get("centre"), state.get("gradients"), param.dtype, param.device)
+
+    def is_current(self, state: dict[str, Any]) -> bool:
+        """Whether parameter and state are still those that the slot was made for; both can be replaced at any time."""
+        centre, gradients, dtype, device = self._kept
+        return (
+            state is self.state
+            and state.get("centre") is centre
+            and state.get("gradients") is gradients
+            and self.param.dtype == dtype
+            and self.param.device == device
+        )
+
+    def _fit(self, key: str, strides: tuple[int, ...]) -> None:
+        """Give a tensor of the state the layout and the dtype of the parameter; a loaded one may have others."""
+        tensor = self.state[key]
+        plain = _plain(tensor)
+        if (plain.stride() == strides or plain.numel() <= 1) and tensor.dtype == self.param.dtype:
+            return
+        fitted = torch.empty_strided(plain.shape, strides, dtype=self.dtype, device=self.param.device).copy_(plain)
+        if self.param.is_complex():
+            fitted = torch.view_as_complex(fitted)
+        self.state[key] = sharding.wrap_like(fitted, tensor)
 
     @property
     def weights(self) -> Tensor:
@@ -67,7 +94,7 @@ class Slot:
         if grad is None:
             return result.zero_()
         grad = sharding.like(grad if grad.layout is torch.strided else grad.to_dense(), self.param)
-        return result.copy_(_plain(grad))
+        return result.copy_(_plain(grad.resolve_conj()))
 
 
 class Part:
@@ -133,11 +160,14 @@ class Part:
         cross = [torch.mv(_at_least(m[:n], least), g) for m, g in zip(matrices, vectors, strict=True)]
         return torch.cat((torch.stack(cross).sum(0, dtype=torch.float64), own))
 
-    def join(self, position: int) -> None:
-        """Let all slots take part in the open bundle; its pieces so far did not depend on those that join.
+    def clear_rows(self, position: int) -> None:
+        """The pieces so far did not depend on the parameters that join with this batch."""
+        for slot in self.slots if self._bundled and position else ():
+            if not slot.state["active"]:
+                slot.matrix[:position].zero_()
 
-        A bundle with a single linear piece needs no centre, and nobody joins it.
-        """
+    def join(self, position: int) -> None:
+        """Let all slots take part in the open bundle. Where it has a single linear piece, nothing is kept."""
         if not self._bundled:
             return
         if position == 0:
@@ -145,8 +175,11 @@ class Part:
         for slot in self.slots:
             if position and not slot.state["active"]:
                 slot.centre.copy_(slot.weights)
-                slot.matrix[:position].zero_()
             slot.state["active"] = 1
+
+    def leave(self) -> None:
+        for slot in self.slots if self._bundled else ():
+            slot.state["active"] = 0
 
     def to_centre(self) -> None:
         combine(self.centre, out=self.weights)
@@ -174,11 +207,7 @@ class Part:
         terms = [(steps[k], self.rows[k]) for k in range(last) if steps[k]]
         if steps[last] or not terms:
             terms.append((steps[last], self.rows[last] if flush else self.gradients))
-        centre = self.weights
-        if self._bundled:
-            centre = self.centre
-            for slot in self.slots:
-                slot.state["active"] = 0
+        centre = self.centre if self._bundled else self.weights
         if momentum == 0.0 and "velocity" not in self.slots[0].state:
             combine(centre, [(-step, x) for step, x in terms], out=self.weights)
         else:

@@ -85,7 +85,7 @@ def descend_with_momentum(
     """
     scale = scale or step or 1.0
     if fused and momentum and 1e-6 <= step / scale <= 1e6:
-        new_scale = math.sqrt(scale * step)
+        new_scale = math.sqrt(scale) * math.sqrt(step)
         coefficient = momentum * scale / new_scale
         _fused_sgd(params, direction, velocity, coefficient, step, dampening=1.0 - step / new_scale, nesterov=True)
         return new_scale

@@ -1,0 +1,42 @@
+"""Lightning Fabric: pass the loss to the wrapped optimizer's step, and keep the optimizer itself for the rest.
+
+python examples/fabric.py
+"""
+
+import lightning
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+from borat import BORAT
+
+
+def main():
+    torch.manual_seed(0)
+    x, y = load_digits(return_X_y=True)
+    digits = TensorDataset(torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y))
+    train, test = random_split(digits, [1400, 397])
+
+    fabric = lightning.Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    borat = BORAT(net.parameters(), lr=1.0, bundle_size=3)
+    model, optimizer = fabric.setup(net, borat)
+    batches = fabric.setup_dataloaders(DataLoader(train, 32, shuffle=True))
+
+    for _ in range(5):
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            fabric.backward(loss)
+            borat.observe(loss)  # or optimizer.step(lambda: loss), except with 16-mixed, which allows no closure
+            optimizer.step()
+
+    borat.eval()  # on the optimizer itself: the wrapped one passes only step() on
+    x, y = test[:]
+    print(f"test accuracy {(model(x).argmax(1) == y).float().mean():.1%}")
+    borat.train()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""borat inside trainers: one thin module for each trainer that needs one.
+
+The modules import their trainer, this package does not. What they share is one rule: the model is at the trial point
+of the open bundle only while a batch is processed, and at the centre whenever something else may look at it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from borat.optimizer import BORAT
+
+__all__ = ["unwrap"]
+
+
+def unwrap(optimizer: Any) -> BORAT:
+    """The optimizer inside the wrappers of Lightning, Fabric or accelerate.
+
+    They pass ``step`` on to it. All that is its own, such as ``observe``, ``eval`` and ``train``, must be called on the
+    optimizer itself: some wrappers imitate its class and would run these methods on themselves.
+
+    Example:
+        >>> import torch
+        >>> optimizer = BORAT(torch.nn.Linear(2, 1).parameters())
+        >>> unwrap(optimizer) is optimizer
+        True
+    """
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    if not isinstance(optimizer, BORAT):
+        raise TypeError(f"the optimizer must be a BORAT or ALIG, got a {type(optimizer).__name__}")
+    return optimizer
+
+
+def forget_observed(optimizer: BORAT) -> None:
+    """Drop the loss of a batch whose step was skipped: a gradient scaler does that on overflow."""
+    optimizer._observed = None
+
+
+def warn_of_clipping(argument: str, value: float | None) -> None:
+    """Clipped gradients with unclipped losses are not pieces of the loss: steps come out too long."""
+    if value:
+        warnings.warn(
+            f"{argument}={value:g} clips the gradients, which makes the steps of BORAT wrong: it needs the gradients of"
+            " the loss that it sees. Its steps are bounded already, so switch the clipping off.",
+            stacklevel=4,
+        )

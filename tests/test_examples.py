@@ -1,0 +1,56 @@
+"""Every example runs, and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "examples"
+PACKAGES = {
+    "accelerate_loop": ["accelerate"],
+    "fabric": ["lightning"],
+    "huggingface_trainer": ["transformers", "accelerate"],
+    "lightning_trainer": ["lightning"],
+    "tensorboard_logging": ["tensorboard"],
+}
+
+
+def run(name, tmp_path):
+    for package in PACKAGES[name]:
+        pytest.importorskip(package, reason="needs the trainers extra")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(FOLDER / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["accelerate_loop", "fabric", "lightning_trainer"])
+def test_digits_are_learned(name, tmp_path):
+    accuracy = re.search(r"accuracy ([\d.]+)%", run(name, tmp_path))
+    assert float(accuracy[1]) > 90
+
+
+def test_language_model_learns_to_count(tmp_path):
+    before, after = re.search(r"([\d.]+) -> ([\d.]+)", run("huggingface_trainer", tmp_path)).groups()
+    assert float(after) < 0.1 < 2 < float(before)
+
+
+def test_tensorboard_files_are_written(tmp_path):
+    assert "285 steps, 142 updates" in run("tensorboard_logging", tmp_path)
+    assert list((tmp_path / "runs").glob("events.out.tfevents.*"))
+
+
+def test_the_page_names_the_versions_that_are_tested():
+    """Those of constraints.txt, with which the tests are run."""
+    page = (FOLDER.parent / "docs" / "trainers.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \|", page, re.MULTILINE)
+    assert len(rows) == 5
+    for name, version in rows:
+        package = pytest.importorskip({"PyTorch": "torch"}.get(name, name.lower()), reason="needs the trainers extra")
+        assert package.__version__.partition("+")[0] == version, name
