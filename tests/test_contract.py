@@ -356,6 +356,24 @@ def test_state_that_a_trainer_rebuilds(bundle_size, whole):
         assert saved == optimizer.bundle_position == (i + 1) % (bundle_size - 1)
 
 
+def test_state_rebuilt_right_after_loading():
+    """Before the first step, and in evaluation."""
+    data = batches(9)
+    model = network()
+    plain = copy.deepcopy(model)
+    expected = train(plain, BORAT(plain.parameters(), 0.5, 5), data)
+    optimizer = BORAT(model.parameters(), 0.5, 5)
+    train(model, optimizer, data[:2])
+    optimizer.eval()
+    resumed = BORAT(model.parameters(), 0.5, 5)
+    resumed.load_state_dict(optimizer.state_dict())
+    for state in resumed.state.values():
+        for key, value in state.items():
+            state[key] = dict(value) if isinstance(value, dict) else value
+    resumed.train()
+    assert torch.equal(train(model, resumed, data[2:])[-1], expected[-1])
+
+
 @pytest.mark.parametrize("bundle_size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_model_cast_in_the_middle_of_training(bundle_size, dtype):

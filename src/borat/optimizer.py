@@ -225,7 +225,7 @@ class BORAT(Optimizer):
         if any(math.isinf(merged["lr"]) != math.isinf(group["lr"]) for group in self.param_groups):
             raise ValueError("lr must be None for all parameter groups or for none")
         super().add_param_group(param_group)
-        if self._bundle_cache is not None or self._kept_ledger() is not None:
+        if self._bundle_cache is not None or self._find_ledger() is not None:
             self._bundle.add_group()
 
     @torch.no_grad()
@@ -368,20 +368,26 @@ class BORAT(Optimizer):
 
     @property
     def _bundle(self) -> Bundle:
+        """The open bundle, made anew where somebody has replaced its numbers in the state."""
         bundle = self._bundle_cache
         if bundle is None or (self._home is not None and self.state[self._home].get("bundle") is not bundle.ledger):
-            ledger = self._kept_ledger() or new_ledger(self.bundle_size, len(self.param_groups))
+            self._home = self._find_ledger()
+            ledger = None if self._home is None else self.state[self._home]["bundle"]
+            ledger = ledger or new_ledger(self.bundle_size, len(self.param_groups))
             bundle = self._bundle_cache = Bundle(ledger, self.bundle_size)
         return bundle
 
+    def _find_ledger(self) -> Tensor | None:
+        """The parameter whose state holds the numbers of the bundle."""
+        return next((p for p, state in self.state.items() if "bundle" in state), None)
+
     def _keep_ledger(self) -> None:
         """Make the numbers of the bundle part of the state, which is empty before the first batch."""
+        ledger = self._bundle.ledger
         if self._home is None:
-            ledger = self._bundle.ledger
             params = [p for group in self.param_groups for p in group["params"]]
-            kept = [p for p in params if "bundle" in self.state.get(p, {})]
-            self._home = [*kept, *(p for p in params if p.requires_grad), *params][0]
-            self.state[self._home].setdefault("bundle", ledger)
+            self._home = next((p for p in params if p.requires_grad), params[0])
+            self.state[self._home]["bundle"] = ledger
 
     def _look_at_parameters(self, *, with_gradients: bool) -> list[Part]:
         """The parameters of the open bundle and, if wanted, those that have a gradient now."""
@@ -411,9 +417,6 @@ class BORAT(Optimizer):
         self._slots = {}
         self._slots_in_parts = []
         self._parts = []
-
-    def _kept_ledger(self) -> Ledger | None:
-        return next((state["bundle"] for state in self.state.values() if "bundle" in state), None)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict, also one taken within a bundle: then the model is put at that bundle's trial point.

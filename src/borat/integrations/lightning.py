@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from borat.integrations import forget_observed, unwrap, warn_of_clipping
+from borat.integrations import unwrap, warn_of_clipping
 from borat.optimizer import BORAT
 
 __all__ = ["BoratCallback"]
@@ -36,18 +36,10 @@ class BoratCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         warn_of_clipping("gradient_clip_val", trainer.gradient_clip_val)
-        for optimizer in _optimizers(trainer):
-            if optimizer.state:
-                # Lightning copied parts of the state after loading it; the optimizer must work on the copies.
-                optimizer.load_state_dict(optimizer.state_dict())
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         for optimizer in _optimizers(trainer):
             optimizer.train()
-
-    def on_before_zero_grad(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        for each in _optimizers(trainer):
-            forget_observed(each)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         if pl_module.automatic_optimization:
