@@ -184,6 +184,16 @@ def fsdp_equals_one_process(folder):
 
 
 @check
+def fsdp_with_even_shards(folder):
+    torch.manual_seed(0)
+    model, data = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4)).double(), batches(8)
+    expected = alone(model, data, bundle_size=3, **OPTIONS)
+    spread = sharded(model)
+    points = train(spread, BORAT(spread.parameters(), bundle_size=3, **OPTIONS), data)
+    assert_equal(points, expected)
+
+
+@check
 def fsdp_with_every_constraint(folder):
     for constraint in (L1Ball(3.0), Box(-0.2, 0.3), NonNegative(), Simplex(2.0)):
         torch.manual_seed(0)

@@ -46,6 +46,17 @@ def test_tensorboard_files_are_written(tmp_path):
     assert list((tmp_path / "runs").glob("events.out.tfevents.*"))
 
 
+@pytest.mark.parametrize("options", [[], ["--fsdp"]])
+def test_torchrun_on_two_processes(options):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    example = str(FOLDER / "distributed_torchrun.py")
+    done = subprocess.run([*command, example, *options], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    accuracy = re.search(r"2 processes, accuracy on the training data ([\d.]+) %", done.stdout)
+    assert float(accuracy[1]) > 95
+
+
 def test_the_page_names_the_versions_that_are_tested():
     """Those of constraints.txt, with which the tests are run."""
     page = (FOLDER.parent / "docs" / "trainers.md").read_text(encoding="utf-8")
