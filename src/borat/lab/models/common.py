@@ -1,0 +1,64 @@
+"""What several families share: checks of their arguments and the initialisation of convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from borat.checks import check_count, is_number
+
+SMALLEST_IMAGE = 4
+"""Pixels a side: most of the networks halve an image twice."""
+
+
+def check_images(input_shape: Sequence[int]) -> tuple[int, int, int]:
+    """The channels, height and width of an image."""
+    if len(input_shape) != 3:
+        raise ValueError(f"input_shape must be (channels, height, width), got {tuple(input_shape)!r}")
+    channels, height, width = input_shape
+    check_count("input_shape's channels", channels)
+    if min(height, width) < SMALLEST_IMAGE:
+        raise ValueError(
+            f"input_shape must have a height and width of at least {SMALLEST_IMAGE}, got {tuple(input_shape)!r}"
+        )
+    return channels, height, width
+
+
+def check_dropout(dropout: Any) -> float:
+    if not is_number(dropout) or not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be a number in [0, 1), got {dropout!r}")
+    return float(dropout)
+
+
+def blocks_per_stage(depth: int, name: str) -> int:
+    """How many blocks of two convolutions make up each of the three stages of a network that is ``depth`` deep.
+
+    The other four layers are the first convolution and the three shortcuts of a wide residual network, or the first
+    convolution, the two transitions and the classifier of a DenseNet.
+    """
+    blocks, rest = divmod(depth - 4, 6)
+    if blocks < 1 or rest:
+        raise ValueError(f"the depth of a {name} must be 6n + 4 (10, 16, 22, 28, 34, 40, ...), got {depth}")
+    return blocks
+
+
+def conv3x3(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False)
+
+
+def conv1x1(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(channels, out, 1, stride=stride, bias=False)
+
+
+def initialise(model: nn.Module) -> None:
+    """The initialisation of He et al. (2015) that keeps the size of the gradients; no bias in the classifier.
+
+    Batch normalisation starts as the identity, which is PyTorch's default.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)

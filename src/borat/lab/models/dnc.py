@@ -1,0 +1,249 @@
+"""A differentiable neural computer (Graves et al., 2016), and the repeat-copy task it is trained on.
+
+The memory has N slots of W numbers, one write head and R read heads. Names in the code are those of the paper's
+Methods: a weighting ``w`` has non-negative entries with a sum of at most one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from borat.checks import check_count
+
+NORM_EPSILON = 1e-6
+"""Added to squared norms, so that an empty slot has a cosine of zero and a bounded gradient."""
+
+
+class Memory(NamedTuple):
+    """What the memory holds between two steps; the first dimension of each tensor is the batch."""
+
+    contents: Tensor
+    """M, of shape (batch, N, W)."""
+    usage: Tensor
+    """u in [0, 1], of shape (batch, N)."""
+    precedence: Tensor
+    """p, of shape (batch, N): the weighting of the last slots written."""
+    links: Tensor
+    """L, of shape (batch, N, N): L[i, j] is the degree to which slot i was written right after slot j."""
+    write_weighting: Tensor
+    """Of shape (batch, N)."""
+    read_weightings: Tensor
+    """Of shape (batch, R, N)."""
+
+
+class Interface(NamedTuple):
+    """What the controller asks of the memory: the parts of the interface vector, each within its bounds."""
+
+    read_keys: Tensor
+    read_strengths: Tensor
+    write_key: Tensor
+    write_strength: Tensor
+    erase: Tensor
+    write: Tensor
+    free_gates: Tensor
+    allocation_gate: Tensor
+    write_gate: Tensor
+    read_modes: Tensor
+
+    @staticmethod
+    def size(word_size: int, read_heads: int) -> int:
+        return word_size * read_heads + 3 * word_size + 5 * read_heads + 3
+
+    @classmethod
+    def parse(cls, vector: Tensor, word_size: int, read_heads: int) -> Interface:
+        W, R = word_size, read_heads
+        parts = torch.split_with_sizes(vector, (R * W, R, W, 1, W, W, R, 1, 1, 3 * R), 1)
+        return cls(
+            read_keys=parts[0].reshape(-1, R, W),
+            read_strengths=oneplus(parts[1]),
+            write_key=parts[2],
+            write_strength=oneplus(parts[3]),
+            erase=parts[4].sigmoid(),
+            write=parts[5],
+            free_gates=parts[6].sigmoid(),
+            allocation_gate=parts[7].sigmoid(),
+            write_gate=parts[8].sigmoid(),
+            read_modes=parts[9].reshape(-1, R, 3).softmax(2),
+        )
+
+
+def oneplus(x: Tensor) -> Tensor:
+    """A strength is at least one."""
+    return 1.0 + functional.softplus(x)
+
+
+def content_weighting(contents: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
+    """Slots that resemble ``keys`` (batch, heads, W): the softmax of cosines, sharpened by ``strengths``."""
+    norms = (contents.square().sum(2) + NORM_EPSILON).sqrt().unsqueeze(1)
+    key_norms = (keys.square().sum(2) + NORM_EPSILON).sqrt().unsqueeze(2)
+    cosines = keys @ contents.transpose(1, 2) / (key_norms * norms)
+    return (strengths.unsqueeze(2) * cosines).softmax(2)
+
+
+def next_usage(memory: Memory, free_gates: Tensor) -> Tensor:
+    """Slots last written are in use, those last read are free again where the heads' gates say so."""
+    retention = (1.0 - free_gates.unsqueeze(2) * memory.read_weightings).prod(1)
+    return (memory.usage + memory.write_weighting - memory.usage * memory.write_weighting) * retention
+
+
+def allocation_weighting(usage: Tensor) -> Tensor:
+    """Free slots, the least used first; nothing when all are in use."""
+    used, order = usage.sort(dim=1, stable=True)
+    taken = torch.cat((torch.ones_like(used[:, :1]), used[:, :-1].cumprod(1)), 1)
+    return torch.zeros_like(usage).scatter(1, order, (1.0 - used) * taken)
+
+
+def next_links(links: Tensor, precedence: Tensor, write_weighting: Tensor) -> Tensor:
+    """Slots now written follow those written before; what they were linked to is forgotten."""
+    row, column = write_weighting.unsqueeze(2), write_weighting.unsqueeze(1)
+    links = (1.0 - row - column) * links + row * precedence.unsqueeze(1)
+    return links * (1.0 - torch.eye(links.shape[1], dtype=links.dtype, device=links.device))
+
+
+def access(memory: Memory, interface: Interface) -> tuple[Tensor, Memory]:
+    """One step: free, write, then read. Returns the words read, of shape (batch, R, W), and the next memory."""
+    usage = next_usage(memory, interface.free_gates)
+    resembling = content_weighting(memory.contents, interface.write_key.unsqueeze(1), interface.write_strength)
+    gate = interface.allocation_gate
+    w = interface.write_gate * (gate * allocation_weighting(usage) + (1.0 - gate) * resembling.squeeze(1))
+
+    slots = w.unsqueeze(2)
+    contents = memory.contents * (1.0 - slots * interface.erase.unsqueeze(1)) + slots * interface.write.unsqueeze(1)
+    links = next_links(memory.links, memory.precedence, w)
+    precedence = (1.0 - w.sum(1, keepdim=True)) * memory.precedence + w
+
+    backward, forward = memory.read_weightings @ links, memory.read_weightings @ links.transpose(1, 2)
+    content = content_weighting(contents, interface.read_keys, interface.read_strengths)
+    modes = interface.read_modes.unsqueeze(3)
+    read_weightings = modes[:, :, 0] * backward + modes[:, :, 1] * content + modes[:, :, 2] * forward
+    return read_weightings @ contents, Memory(contents, usage, precedence, links, w, read_weightings)
+
+
+class DNC(nn.Module):
+    """An LSTM that reads and writes a memory at each step of a sequence.
+
+    The defaults are those of the computer's authors for the repeat-copy task.
+
+    Args:
+        input_shape: (channels,) of one step of the input.
+        classes: channels of one step of the output.
+        hidden: units of the LSTM.
+        slots: N, the number of slots of the memory.
+        word_size: W, the size of a slot.
+        read_heads: R.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_shape: Sequence[int],
+        classes: int,
+        hidden: int = 64,
+        slots: int = 16,
+        word_size: int = 16,
+        read_heads: int = 4,
+    ) -> None:
+        super().__init__()
+        if len(input_shape) != 1:
+            raise ValueError(f"input_shape must be (channels,) of one step, got {tuple(input_shape)!r}")
+        sizes = {"classes": classes, "hidden": hidden, "slots": slots, "word_size": word_size, "read_heads": read_heads}
+        for name, value in sizes.items():
+            check_count(name, value)
+        self.slots, self.word_size, self.read_heads = slots, word_size, read_heads
+        words = read_heads * word_size
+        self.controller = nn.LSTMCell(input_shape[0] + words, hidden)
+        self.interface = nn.Linear(hidden, Interface.size(word_size, read_heads))
+        self.output = nn.Linear(hidden + words, classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs, of shape (batch, steps, classes), for inputs of shape (batch, steps, channels)."""
+        return self.run(inputs)[0]
+
+    def run(self, inputs: Tensor) -> tuple[Tensor, list[Memory]]:
+        """The outputs and the memory after each step."""
+        batch = len(inputs)
+        h = c = inputs.new_zeros(batch, self.controller.hidden_size)
+        words = inputs.new_zeros(batch, self.read_heads * self.word_size)
+        memory = self.empty_memory(inputs)
+        outputs, memories = [], []
+        for x in inputs.unbind(1):
+            h, c = self.controller(torch.cat((x, words), 1), (h, c))
+            interface = Interface.parse(self.interface(h), self.word_size, self.read_heads)
+            read, memory = access(memory, interface)
+            words = read.flatten(1)
+            outputs.append(self.output(torch.cat((h, words), 1)))
+            memories.append(memory)
+        return torch.stack(outputs, 1), memories
+
+    def empty_memory(self, like: Tensor) -> Memory:
+        """A memory of zeros for a batch as large as that of ``like``, of its type and on its device."""
+        batch, N = len(like), self.slots
+        shapes = ((N, self.word_size), (N,), (N,), (N, N), (N,), (self.read_heads, N))
+        return Memory(*(like.new_zeros(batch, *shape) for shape in shapes))
+
+
+class RepeatCopy(NamedTuple):
+    """Sequences of the repeat-copy task: inputs, targets of shape (batch, steps, channels), and what is scored."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+    """Of shape (batch, steps): one where the target counts."""
+
+
+def repeat_copy(
+    batch_size: int = 16,
+    *,
+    bits: int = 4,
+    length: tuple[int, int] = (1, 2),
+    repeats: tuple[int, int] = (1, 2),
+    scale: float = 10.0,
+    generator: torch.Generator | None = None,
+) -> RepeatCopy:
+    """Draw a batch: a random pattern is shown once, then has to be repeated as often as asked, and ended.
+
+    The inputs have two channels beside those of the bits: a one in the first step, and the number of repeats over
+    ``scale`` in the step after the pattern. The targets have one: a one in the last step. The defaults are the task
+    of the computer's authors.
+
+    Args:
+        batch_size: the number of sequences; shorter ones are padded by zeros.
+        bits: of each vector of the pattern.
+        length: the smallest and the largest length of the pattern.
+        repeats: the smallest and the largest number of repeats.
+        scale: what the number of repeats is divided by.
+        generator: the source of randomness.
+    """
+    for name, value in (("batch_size", batch_size), ("bits", bits)):
+        check_count(name, value)
+    for name, (low, high) in (("length", length), ("repeats", repeats)):
+        if not 1 <= low <= high:
+            raise ValueError(f"{name} must be (smallest, largest) with 1 <= smallest <= largest, got {(low, high)!r}")
+    pattern = torch.randint(2, (batch_size, length[1], bits), generator=generator).float()
+    lengths = torch.randint(length[0], length[1] + 1, (batch_size, 1), generator=generator)
+    times = torch.randint(repeats[0], repeats[1] + 1, (batch_size, 1), generator=generator)
+    step = torch.arange(int((lengths * (times + 1)).max()) + 3).expand(batch_size, -1)
+    answer = step - lengths - 2  # the step of the answer, which starts when the question is over
+    asked, answered = (step >= 1) & (step <= lengths), (answer >= 0) & (answer < lengths * times)
+
+    def pattern_at(index: Tensor, where: Tensor) -> Tensor:
+        index = torch.where(where, index, 0).unsqueeze(2).expand(-1, -1, bits)
+        return pattern.gather(1, index) * where.unsqueeze(2)
+
+    start, ask, end = step == 0, (step == lengths + 1) * times / scale, answer == lengths * times
+    return RepeatCopy(
+        inputs=torch.cat((pattern_at(step - 1, asked), start.unsqueeze(2), ask.unsqueeze(2)), 2),
+        targets=torch.cat((pattern_at(answer % lengths, answered), end.unsqueeze(2)), 2),
+        mask=(answered | end).float(),
+    )
+
+
+def repeat_copy_loss(outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """The negative log-likelihood of a sequence's bits, in nats, averaged over the batch: zero at its smallest."""
+    losses = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(2)
+    return (losses * mask).sum() / len(mask)
