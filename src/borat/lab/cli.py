@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
@@ -14,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 import borat
+from borat.lab.config import RunConfig, read_mapping
 
 app = typer.Typer(
     help="BORAT: train neural networks without tuning learning rates.",
@@ -87,6 +90,77 @@ def _progress(description: str, total: int) -> Iterator[tuple[Progress, TaskID]]
 def _accuracy(value: float, best: float) -> str:
     colour = "green" if value >= best - 0.02 else "yellow" if value >= best - 0.2 else "red"
     return f"[{colour}]{100 * value:.1f} %[/]"
+
+
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML or JSON file with the keys that are flags below.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where runs are kept, each in a folder named by its configuration.")] = Path(
+        "runs"
+    ),
+    data_dir: Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")] = None,
+    **flags: object,
+) -> None:
+    """Train one model. The same command goes on with a run that was interrupted."""
+    from borat.lab.train import Interrupted
+    from borat.lab.train import train as run_training
+
+    try:
+        values = read_mapping(config) if config else {}
+        settings = RunConfig.from_mapping({**values, **{k: v for k, v in flags.items() if v is not None}})
+        folder = out / settings.digest
+        with _training_bar(settings) as report:
+            metrics = run_training(settings, folder, data_dir=data_dir, report=report)
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    except Interrupted as interruption:
+        console.print(f"{interruption} (in {folder})", highlight=False)
+        raise typer.Exit(130) from interruption
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in metrics.result.items())
+    console.print(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}", highlight=False)
+    console.print(f"kept in {folder}", highlight=False)
+
+
+@contextmanager
+def _training_bar(config: RunConfig) -> Iterator[Callable[[Any, Any, int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"epoch 1 of {config.epochs}", total=None)
+
+        def report(position: Any, tally: Any, batches: int) -> None:
+            means = tally.means()
+            kind = max(tally.kinds, key=tally.kinds.get, default="")
+            text = f"epoch {position.epoch + 1} of {config.epochs}  loss {means['loss']:.4f}  "
+            text += f"accuracy {100 * means['accuracy']:.1f} %  {kind}"
+            done = position.epoch * batches + position.batch
+            progress.update(task, completed=done, total=batches * config.epochs, description=text)
+
+        yield report
+
+
+def _with_flags_of(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for each key of the configuration."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    hints = get_type_hints(RunConfig)
+    flags = [
+        inspect.Parameter(
+            key.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                hints[key.name] | None, typer.Option(help=f"default: {key.default}", show_default=False)
+            ],
+        )
+        for key in fields(RunConfig)
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
+    return command
+
+
+app.command()(_with_flags_of(train))
 
 
 @app.command()

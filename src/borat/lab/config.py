@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 LOSSES = ("ce", "hinge", "top5")
-PRECISIONS = ("32", "64", "bf16-mixed", "16-mixed")
-STRATEGIES = ("auto", "ddp", "fsdp")
+PRECISIONS = ("32", "64", "bf16-mixed")
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class RunConfig:
     train_limit: int | None = None
     augment: bool = True
 
-    model: str = "mlp"
+    model: str = "mlp-128-128"
     dropout: float = 0.0
     loss: str = "ce"
 
@@ -41,23 +40,19 @@ class RunConfig:
     momentum: float = 0.9
     weight_decay: float = 0.0
     radius: float | None = None
-    schedule: str = "constant"
 
     epochs: int = 10
     batch_size: int = 128
     seed: int = 0
 
     precision: str = "32"
-    devices: int = 1
-    strategy: str = "auto"
-    compile: bool = False
 
     def __post_init__(self) -> None:
         _check_types(self)
-        for name, allowed in (("loss", LOSSES), ("precision", PRECISIONS), ("strategy", STRATEGIES)):
+        for name, allowed in (("loss", LOSSES), ("precision", PRECISIONS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("epochs", "batch_size", "bundle_size", "devices"):
+        for name in ("epochs", "batch_size", "bundle_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("lr", "momentum", "weight_decay", "dropout", "label_noise"):

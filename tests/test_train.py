@@ -1,0 +1,157 @@
+"""Training runs: every optimizer, exact resumption after any end, divergence as a result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from borat.lab.baselines import OPTIMIZERS
+from borat.lab.cli import app
+from borat.lab.config import RunConfig
+from borat.lab.store import Metrics, Run
+from borat.lab.train import Interrupted, train
+
+SMALL = RunConfig(epochs=3, train_limit=400, batch_size=32, dropout=0.2, bundle_size=5, lr=1.0, radius=20.0)
+
+
+def without_time(metrics: Metrics) -> list[dict]:
+    return [{k: v for k, v in epoch.items() if k != "seconds"} for epoch in metrics.epochs] + [metrics.result]
+
+
+def assert_same_run(ours: Run, theirs: Run) -> None:
+    assert without_time(ours.metrics) == without_time(theirs.metrics)
+    for name in ("last.pt", "best.pt"):
+        a, b = ours.load(name)["model"], theirs.load(name)["model"]
+        assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    assert train(SMALL, folder / "run").status == "finished"
+    return Run(folder / "run")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("loss", ["ce", "hinge", "top5"])
+def test_every_optimizer_with_every_loss(tmp_path, optimizer, loss):
+    lr = 0.1 if optimizer in ("borat", "alig", "sgd") else 0.003
+    config = RunConfig(epochs=2, train_limit=300, optimizer=optimizer, loss=loss, lr=lr, batch_size=32, radius=30.0)
+    metrics = train(config, tmp_path / "run")
+    assert metrics.status == "finished"
+    assert metrics.epochs[1]["train_loss"] < metrics.epochs[0]["train_loss"]
+    norm = sum(w.square().sum() for k, w in Run(tmp_path / "run").load("last.pt")["model"].items()).sqrt()
+    assert norm <= 30.0 * 1.01 or optimizer in ("borat", "alig"), "within a bundle, the trial point may be outside"
+
+
+def test_same_seed_same_run(tmp_path, uninterrupted):
+    train(SMALL, tmp_path / "again")
+    assert_same_run(Run(tmp_path / "again"), uninterrupted)
+    other = train(SMALL.replace(seed=1), tmp_path / "other")
+    assert without_time(other) != without_time(uninterrupted.metrics)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 12, 13, 14, 30])
+def test_resumes_bit_for_bit_from_any_batch(tmp_path, uninterrupted, stop):
+    """Thirteen batches are an epoch, four a bundle; the signal arrives in the middle of a batch."""
+    seen = 0
+
+    def report(position, tally, batches):
+        nonlocal seen
+        seen += 1
+        if seen == stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="resume to continue"):
+        train(SMALL, tmp_path / "run", report=report)
+    assert seen == stop
+    torch.rand(7)  # whatever another program does with the random numbers
+    train(SMALL, tmp_path / "run")
+    assert_same_run(Run(tmp_path / "run"), uninterrupted)
+
+
+def test_survives_kill_9(tmp_path, uninterrupted):
+    flags = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.as_dict().items() if v is not None and k != "augment"]
+    command = [sys.executable, "-m", "borat", "train", f"--out={tmp_path}", *flags]
+    folder = tmp_path / SMALL.digest
+    kills = 0
+    while kills < 4:
+        worker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while worker.poll() is None and not (folder / "environment.json").exists():
+            time.sleep(0.05)
+        time.sleep(0.1 + 0.15 * kills)
+        if worker.poll() is not None:
+            break
+        worker.kill()
+        worker.wait()
+        kills += 1
+    assert kills, "it was killed at least once"
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert_same_run(Run(folder), uninterrupted)
+
+
+def test_a_finished_run_is_not_repeated(tmp_path):
+    train(SMALL, tmp_path / "run")
+    batches = []
+    metrics = train(SMALL, tmp_path / "run", report=lambda *a: batches.append(a))
+    assert metrics.status == "finished"
+    assert not batches
+
+
+def test_divergence_is_a_result(tmp_path):
+    config = RunConfig(optimizer="sgd", lr=1e8, epochs=5, train_limit=200)
+    metrics = train(config, tmp_path / "run")
+    assert metrics.status == "diverged"
+    assert len(metrics.epochs) < 5
+    assert Run(tmp_path / "run").metrics.status == "diverged"
+
+
+@pytest.mark.parametrize("precision", ["64", "bf16-mixed"])
+def test_precisions(tmp_path, precision):
+    metrics = train(RunConfig(epochs=2, train_limit=300, precision=precision, lr=1.0), tmp_path / "run")
+    assert metrics.epochs[1]["train_loss"] < metrics.epochs[0]["train_loss"]
+
+
+def test_metrics_say_what_happened(uninterrupted):
+    metrics = uninterrupted.metrics
+    assert [epoch["epoch"] for epoch in metrics.epochs] == [0, 1, 2]
+    assert sum(sum(epoch["kinds"].values()) for epoch in metrics.epochs) == 39 // 4
+    assert metrics.result["test_accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
+        (["--model", "wrn-41-4"], "depth"),
+        (["--data", "cifr10"], "did you mean 'cifar10'?"),
+        (["--data", "least_squares"], "data must be a classification problem"),
+        (["--weight-decay", "0.1"], "weight_decay does not apply to borat"),
+        (["--momentum", "2"], "momentum must be less than 1"),
+        (["nowhere.toml"], "the configuration file nowhere.toml does not exist"),
+        (["--epoch", "2"], "--epochs"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["train", *arguments], env={"COLUMNS": "160", "TERM": "dumb"})
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_file_and_flags(tmp_path):
+    (tmp_path / "run.toml").write_text("epochs = 1\ntrain_limit = 200\nlr = 1.0\n")
+    arguments = ["train", str(tmp_path / "run.toml"), "--bundle-size", "2", "--out", str(tmp_path / "runs")]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "160", "TERM": "dumb"})
+    assert result.exit_code == 0, result.output
+    assert "finished after 1 epochs" in result.output
+    config = RunConfig(epochs=1, train_limit=200, lr=1.0, bundle_size=2)
+    assert Run(tmp_path / "runs" / config.digest).config == config
