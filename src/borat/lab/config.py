@@ -29,6 +29,8 @@ class RunConfig:
     label_noise: float = 0.0
     train_limit: int | None = None
     augment: bool = True
+    train_split: str | None = None
+    glove: str | None = None
 
     model: str = "mlp-128-128"
     dropout: float = 0.0

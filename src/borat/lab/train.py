@@ -211,6 +211,8 @@ def train(
         seed=config.seed,
         train_limit=config.train_limit,
         augment=config.augment,
+        train_split=config.train_split,
+        glove=config.glove,
     )
     if task.description.num_classes < 2:
         raise ValueError(f"data must be a classification problem, got {config.data}")

@@ -1,0 +1,145 @@
+"""Data sets by name: ``load("cifar100", data_dir=...)`` gives splits in memory and batches made on the device."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+
+from borat.lab.data.errors import (
+    CorruptFileError,
+    DataError,
+    LabelError,
+    MissingDataError,
+    SchemaError,
+    UnknownDatasetError,
+)
+from borat.lab.data.images import IMAGE_SETS, load_digits_set, load_image_set
+from borat.lab.data.libsvm import LIBSVM_SETS, load_libsvm
+from borat.lab.data.options import COMMON, Options
+from borat.lab.data.stream import load_imagenet
+from borat.lab.data.synthetic import load_least_squares, load_separable
+from borat.lab.data.task import Batch, Description, Split, Task
+from borat.lab.data.text import load_snli
+
+__all__ = [
+    "DATASETS",
+    "Batch",
+    "CorruptFileError",
+    "DataError",
+    "Description",
+    "LabelError",
+    "MissingDataError",
+    "SchemaError",
+    "Split",
+    "Task",
+    "UnknownDatasetError",
+    "load",
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to load a data set, and the options that only it and its like have."""
+
+    loader: Callable[[Options], Task]
+    options: tuple[str, ...] = ()
+
+
+DATASETS: dict[str, Entry] = {
+    "digits": Entry(load_digits_set, ("flatten",)),
+    **{name: Entry(partial(load_image_set, name), ("flatten",)) for name in IMAGE_SETS},
+    "imagenet": Entry(load_imagenet, ("image_size",)),
+    "snli": Entry(load_snli, ("train_split", "glove")),
+    **{name: Entry(partial(load_libsvm, name)) for name in LIBSVM_SETS},
+    "least_squares": Entry(load_least_squares, ("examples", "features")),
+    "separable": Entry(load_separable, ("examples", "features")),
+}
+"""The known data sets."""
+
+
+def load(
+    name: str = "digits",
+    *,
+    data_dir: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+    label_noise: float = 0.0,
+    seed: int = 0,
+    train_limit: int | None = None,
+    validation_size: int | None = None,
+    augment: bool = True,
+    flatten: bool | None = None,
+    train_split: str | None = None,
+    glove: str | Path | None = None,
+    image_size: int | None = None,
+    examples: int | None = None,
+    features: int | None = None,
+) -> Task:
+    """Load a data set, whole and checked: what is wrong with it is raised here and not in the middle of training.
+
+    Args:
+        name: one of :data:`DATASETS`.
+        data_dir: a folder of its files, as the hub has them: ``train*.parquet``, ``test*.parquet``,
+            ``valid*.parquet``, ``extra*.parquet``; for the LIBSVM sets, of their text files. Without it the hub.
+        cache_dir: where decoded images are kept; ``$BORAT_CACHE`` or ``~/.cache/borat`` unless given.
+        label_noise: the probability with which a training label is switched to another class, of the same super-class
+            where there are such. How many were is in the description.
+        seed: of the label noise, of synthetic problems, and of the batches unless they are given another. Which
+            examples are held out for validation does not depend on it.
+        train_limit: at most this many training examples, chosen at random, always the same.
+        validation_size: how many training examples to hold out for validation, instead of the paper's number.
+        augment: whether to augment training images as is usual for this data set: flips and crops padded by 4 pixels
+            for CIFAR and Tiny ImageNet, flips and crops for ImageNet, nothing for the others.
+        flatten: images as vectors.
+        train_split: for SNLI: ``"validation"`` to train on that smaller split.
+        glove: for SNLI: a text file of word vectors.
+        image_size: for ImageNet: the size of the crops, 224 unless given.
+        examples: of a synthetic problem's training split, 1,000 unless given.
+        features: of a synthetic problem, 20 unless given.
+
+    Raises:
+        MissingDataError: a file or folder is missing, or the hub cannot be reached. It is a FileNotFoundError.
+        DataError: the data cannot be used; subclasses say why. It is a ValueError.
+
+    Example:
+        >>> task = load("digits", flatten=True)
+        >>> task.description.sizes
+        {'train': 1258, 'validation': 180, 'test': 359}
+        >>> batch = next(task.batches("train", 32))
+        >>> batch.inputs[0].shape, batch.labels.shape
+        (torch.Size([32, 64]), torch.Size([32]))
+    """
+    entry = _entry(name)
+    options = Options(
+        data_dir=_path(data_dir),
+        cache_dir=_path(cache_dir),
+        label_noise=label_noise,
+        seed=seed,
+        train_limit=train_limit,
+        validation_size=validation_size,
+        augment=augment,
+        flatten=flatten,
+        train_split=train_split,
+        glove=_path(glove),
+        image_size=image_size,
+        examples=examples,
+        features=features,
+    )
+    for field in fields(Options):
+        if field.name not in (*COMMON, *entry.options) and getattr(options, field.name) is not None:
+            raise ValueError(f"{field.name} does not apply to {name}")
+    return entry.loader(options)
+
+
+def _entry(name: str) -> Entry:
+    if name not in DATASETS:
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), DATASETS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(DATASETS)}"
+        raise UnknownDatasetError(f"unknown data set {name!r}; {hint}")
+    return DATASETS[name]
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path).expanduser()

@@ -1,0 +1,74 @@
+"""Tiny files in the schemas that the data sets have on the hub, and a slow twin of the augmentation."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+"""Real files, where there are such; they are no part of the project."""
+
+
+def shared(folder: str) -> Path:
+    """The folder of a real data set, or skip the test."""
+    if not (SHARED / folder).is_dir():
+        pytest.skip(f"the real files of {folder} are not here")
+    return SHARED
+
+
+def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, kind)
+    return out.getvalue()
+
+
+def random_images(rows: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    """(rows, height, width, 3), or (rows, height, width) for one channel."""
+    channels, height, width = shape
+    size = (rows, height, width) if channels == 1 else (rows, height, width, channels)
+    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+def write_images(
+    path: Path, images: np.ndarray, column: str, labels: dict[str, list[int]], kind: str = "PNG", names: bool = True
+) -> None:
+    """A file as the hub has it: images as structs of bytes and path, integers with the names of the classes."""
+    structs = pa.array([{"bytes": encode(i, kind), "path": None} for i in images], type=IMAGE)
+    features = {column: {"_type": "Image"}} | {
+        key: {"names": [str(i) for i in range(max(max(v), 0) + 1)], "_type": "ClassLabel"} for key, v in labels.items()
+    }
+    table = pa.table({column: structs} | {key: pa.array(values, pa.int64()) for key, values in labels.items()})
+    if names:
+        table = table.replace_schema_metadata({b"huggingface": json.dumps({"info": {"features": features}}).encode()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str, int]]) -> None:
+    """SNLI's schema."""
+    premises, hypotheses, labels = zip(*pairs, strict=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(
+        pa.table({"premise": premises, "hypothesis": hypotheses, "label": pa.array(labels, pa.int64())}), path
+    )
+
+
+def slow_augmentation(image: np.ndarray, top: int, left: int, flip: bool, padding: int) -> np.ndarray:
+    """One image, pixel by pixel: what the batched augmentation must equal."""
+    channels, height, width = image.shape
+    out = np.zeros_like(image)
+    for c in range(channels):
+        for y in range(height):
+            for x in range(width):
+                from_y, from_x = y + top - padding, x + left - padding
+                inside = 0 <= from_y < height and 0 <= from_x < width
+                out[c, y, width - 1 - x if flip else x] = image[c, from_y, from_x] if inside else 0
+    return out

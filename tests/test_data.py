@@ -1,0 +1,432 @@
+"""The data sets: every loader end to end, the batches, the augmentation and the noise."""
+
+from __future__ import annotations
+
+import bz2
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from borat.lab.data import DATASETS, DataError, load
+from borat.lab.data.augment import Augmentation, channel_statistics
+from borat.lab.data.images import IMAGE_SETS
+from borat.lab.data.noise import any_class, hold_out, limit, switch_labels
+from data_files import encode, random_images, slow_augmentation, write_images
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BORAT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+ROWS = {"train": 30, "validation": 8, "test": 10, "extra": 12}
+
+
+def write_set(name, folder, kind="PNG"):
+    """All splits of a data set, tiny; the images by split."""
+    spec = IMAGE_SETS[name]
+    names = ["train", "validation"] if spec.held_out is None else ["train", "test"]
+    images = {}
+    for number, split in enumerate([*names, *(["extra"] if spec.extra else [])]):
+        rows = ROWS[split]
+        labels = {spec.label: [i % spec.classes for i in range(rows)]}
+        if spec.coarse:
+            labels[spec.coarse] = [i % spec.classes // 5 for i in range(rows)]
+        images[split] = random_images(rows, spec.shape, number)
+        stem = "valid" if split == "validation" else split
+        half = rows // 2
+        for part, chosen in enumerate((slice(0, half), slice(half, rows))):
+            path = folder / f"{stem}-0000{part}-of-00002.parquet"
+            write_images(path, images[split][chosen], spec.image, {k: v[chosen] for k, v in labels.items()}, kind)
+    return images
+
+
+def whole(task, split, **options):
+    """All inputs and labels of a split, in order."""
+    batches = list(task.batches(split, 7, shuffle=False, **options))
+    return torch.cat([b.inputs[0] for b in batches]), torch.cat([b.labels for b in batches])
+
+
+@pytest.mark.parametrize("name", IMAGE_SETS)
+def test_image_sets(name, tmp_path):
+    spec = IMAGE_SETS[name]
+    images = write_set(name, tmp_path)
+    task = load(name, data_dir=tmp_path, validation_size=None if spec.held_out is None else 5)
+    info = task.description
+    trained = 30 if spec.held_out is None else 25 + (12 if spec.extra else 0)
+    assert info.sizes["train"] == trained
+    assert info.sizes["validation"] == (8 if spec.held_out is None else 5)
+    assert ("test" in info.sizes) == (spec.held_out is not None)
+    assert (info.num_classes, info.input_shape) == (spec.classes, spec.shape)
+    assert len(info.sources["train"]) == (4 if spec.extra else 2)
+    assert json.loads(json.dumps(dataclasses.asdict(info)))["name"] == name
+
+    train = task.splits["train"]
+    assert train.images.dtype == torch.uint8
+    assert train.labels.dtype == torch.int64
+    pixels = train.images.double() / 255
+    torch.testing.assert_close(torch.tensor(info.mean).double(), pixels.mean((0, 2, 3)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.tensor(info.std).double(), pixels.std((0, 2, 3), correction=0), atol=1e-6, rtol=0)
+
+    # the split that is not shuffled holds the pixels and labels of the files, in their order
+    split = "validation" if spec.held_out is None else "test"
+    inputs, labels = whole(task, split)
+    expected = torch.from_numpy(images[split]).view(-1, *spec.shape[1:], spec.shape[0]).permute(0, 3, 1, 2) / 255
+    mean, std = torch.tensor(info.mean)[:, None, None], torch.tensor(info.std)[:, None, None]
+    torch.testing.assert_close(inputs, (expected - mean) / std, atol=1e-5, rtol=1e-5)
+    assert labels.tolist() == [i % spec.classes for i in range(len(labels))]
+
+
+def test_every_training_image_is_in_one_split(tmp_path):
+    images = write_set("svhn", tmp_path)
+    task = load("svhn", data_dir=tmp_path, validation_size=6)
+    train, validation = (task.splits[key].images for key in ("train", "validation"))
+    seen = {i.numpy().tobytes() for i in torch.cat([train, validation])}
+    files = np.concatenate([images["train"], images["extra"]]).transpose(0, 3, 1, 2)
+    assert seen == {i.tobytes() for i in files}
+    hard = {i.tobytes() for i in images["train"].transpose(0, 3, 1, 2)}
+    assert all(i.numpy().tobytes() in hard for i in validation)  # of the difficult images, never of the extra ones
+
+
+def test_held_out_examples_do_not_depend_on_the_seed(tmp_path):
+    write_set("cifar10", tmp_path)
+    first, second = (load("cifar10", data_dir=tmp_path, validation_size=5, seed=seed) for seed in (0, 1))
+    assert torch.equal(first.splits["validation"].images, second.splits["validation"].images)
+
+
+def test_grey_and_jpeg_images_become_rgb(tmp_path):
+    grey = random_images(30, (1, 64, 64))
+    for split, rows in (("train", 30), ("valid", 8)):
+        write_images(tmp_path / f"{split}.parquet", grey[:rows], "image", {"label": list(range(rows))}, "JPEG")
+    images = load("tiny_imagenet", data_dir=tmp_path).splits["train"].images
+    assert images.shape == (30, 3, 64, 64)
+    assert torch.equal(images[:, 0], images[:, 1])
+
+
+def test_cifar100_knows_its_superclasses(tmp_path):
+    write_set("cifar100", tmp_path)
+    task = load("cifar100", data_dir=tmp_path, validation_size=5)
+    assert task.superclasses is not None
+    labels = task.splits["train"].labels
+    assert torch.equal(task.superclasses[labels], labels // 5)
+
+
+def test_data_set_in_a_subfolder(tmp_path):
+    write_set("mnist", tmp_path / "mnist")
+    write_set("cifar10", tmp_path / "data")
+    assert load("mnist", data_dir=tmp_path, validation_size=5).description.sizes["test"] == 10
+    assert load("cifar10", data_dir=str(tmp_path), validation_size=5).description.sizes["test"] == 10
+
+
+@pytest.mark.parametrize(("name", "column"), [("mnist", "image"), ("svhn", "image"), ("tiny_imagenet", "image")])
+def test_hub(name, column, tmp_path, monkeypatch):
+    """Without a folder the hub is asked, with the id, configuration and split names that it has."""
+    spec, asked = IMAGE_SETS[name], []
+    images = random_images(30, spec.shape)
+    features = datasets.Features({column: datasets.Image(), "label": datasets.ClassLabel(num_classes=spec.classes)})
+
+    def load_dataset(path, config, split, streaming):
+        asked.append((path, config, split, streaming))
+        content = [{"bytes": encode(image), "path": None} for image in images]
+        return datasets.Dataset.from_dict({column: content, "label": [0] * 30}, features=features)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    task = load(name, validation_size=None if spec.held_out is None else 5)
+    splits = ["train", "valid"] if spec.held_out is None else ["train", "test", *(["extra"] if spec.extra else [])]
+    assert asked == [(spec.hub.id, spec.hub.config, split, False) for split in splits]
+    assert task.description.sources["train"][0] == f"hub {spec.hub.id!r}, split 'train'"
+
+
+def test_decoded_images_are_kept_until_the_file_changes(tmp_path, cache, monkeypatch):
+    write_set("mnist", tmp_path)
+    first = load("mnist", data_dir=tmp_path, validation_size=5)
+    kept = sorted(cache.iterdir())
+    assert [path.suffix for path in kept] == [".pt", ".pt"]
+    with monkeypatch.context() as patch:
+        patch.setattr("borat.lab.data.images.decode_split", None)  # would fail if called
+        second = load("mnist", data_dir=tmp_path, validation_size=5)
+    assert torch.equal(first.splits["train"].images, second.splits["train"].images)
+
+    time.sleep(0.01)
+    changed = 255 - random_images(30, (1, 28, 28))
+    for path in tmp_path.glob("train*.parquet"):
+        path.unlink()
+    write_images(tmp_path / "train.parquet", changed, "image", {"label": [0] * 30})
+    third = load("mnist", data_dir=tmp_path, validation_size=5)
+    assert not third.splits["train"].labels.any()
+    assert set(kept) < set(cache.iterdir())
+
+
+def test_damaged_cache_is_made_again(tmp_path, cache):
+    write_set("mnist", tmp_path)
+    first = load("mnist", data_dir=tmp_path, validation_size=5)
+    for path in cache.iterdir():
+        path.write_bytes(path.read_bytes()[:1000])
+    second = load("mnist", data_dir=tmp_path, validation_size=5)
+    assert torch.equal(first.splits["train"].images, second.splits["train"].images)
+
+
+def test_cache_that_cannot_be_written_is_no_error(tmp_path):
+    write_set("mnist", tmp_path)
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        task = load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "file", validation_size=5)
+    assert task.description.sizes["train"] == 25
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path, cache, monkeypatch):
+    write_set("mnist", tmp_path)
+
+    def save(tensors, path):
+        Path(path).write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.warns(UserWarning, match="disk full"):
+        load("mnist", data_dir=tmp_path, validation_size=5)
+    assert not list(cache.iterdir())
+
+
+def test_what_the_hub_has_downloaded_is_decoded_once(tmp_path, cache, monkeypatch):
+    write_set("mnist", tmp_path)
+
+    def load_dataset(path, config, split, streaming):
+        files = [str(file) for file in sorted(tmp_path.glob(f"{split}*.parquet"))]
+        return datasets.Dataset.from_parquet(files, cache_dir=str(tmp_path / "arrow"))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    first = load("mnist", validation_size=5)
+    assert len(list(cache.iterdir())) == 2
+    monkeypatch.setattr("borat.lab.data.images.decode_split", None)
+    second = load("mnist", validation_size=5)
+    assert torch.equal(first.splits["train"].images, second.splits["train"].images)
+
+
+def test_digits():
+    task = load()
+    assert task.description.input_shape == (1, 8, 8)
+    assert task.description.augment is False
+    inputs, labels = whole(task, "train")
+    assert abs(float(inputs.mean())) < 1e-5
+    assert abs(float(inputs.std()) - 1) < 1e-3
+    flat, same = whole(load("digits", flatten=True), "train")
+    assert torch.equal(inputs.flatten(1), flat)
+    assert torch.equal(labels, same)
+    assert sorted(torch.cat([whole(task, split)[1] for split in task.splits]).bincount().tolist()) == sorted(
+        [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    )
+
+
+LIBSVM = "{a} 1:1 3:0.5\n{b} 2:1\n" * 20
+
+
+@pytest.mark.parametrize(("name", "train", "test"), [
+    ("mushrooms", "mushrooms.bz2", None),
+    ("a9a", "a9a", "a9a.t"),
+    ("w8a", "w8a.txt", None),
+    ("ijcnn1", "ijcnn1.trn.bz2", "ijcnn1.tst.bz2"),
+    ("ijcnn1", "ijcnn1.bz2", "ijcnn1.t.bz2"),
+])  # fmt: skip
+def test_libsvm(name, train, test, tmp_path):
+    classes = {"a": 1, "b": 2} if name == "mushrooms" else {"a": "-1", "b": "+1"}
+    for file in filter(None, (train, test)):
+        content = LIBSVM.format(**classes).encode()
+        (tmp_path / file).write_bytes(bz2.compress(content) if file.endswith(".bz2") else content)
+    task = load(name, data_dir=tmp_path)
+    assert sum(task.description.sizes.values()) == (40 if test is None else 80)
+    assert bool(task.description.notes) == (test is None)
+    for split in task.splits:
+        inputs, labels = whole(task, split)
+        assert inputs.shape[1:] == task.description.input_shape
+        assert torch.equal(inputs[:, 1], labels.float())  # feature 2 is 1 for the second class only
+        assert torch.equal(inputs[:, 2], 0.5 * (1 - labels.float()))
+
+
+def test_least_squares_interpolates():
+    task = load("least_squares", examples=50, features=8)
+    inputs, labels = whole(task, "train")
+    solution = torch.linalg.lstsq(inputs, labels).solution
+    for split in task.splits:
+        x, y = whole(task, split)
+        torch.testing.assert_close(x @ solution, y, atol=1e-5, rtol=1e-5)
+    other = whole(load("least_squares", examples=50, features=8, seed=1), "train")[0]
+    assert not torch.equal(inputs, other)
+
+
+def test_separable_has_a_margin():
+    task = load("separable", examples=200, features=5, validation_size=10)
+    assert task.description.sizes == {"train": 200, "validation": 10, "test": 10}
+    inputs, labels = whole(task, "train")
+    from sklearn.svm import LinearSVC
+
+    assert LinearSVC(C=1e4, max_iter=100_000).fit(inputs, labels).score(inputs, labels) == 1.0
+
+
+# batches
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    write_set("cifar10", tmp_path)
+    return load("cifar10", data_dir=tmp_path, validation_size=5)
+
+
+def equal(first, second):
+    return len(first) == len(second) and all(
+        torch.equal(a.labels, b.labels) and all(map(torch.equal, a.inputs, b.inputs))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_nothing_is_dropped(cifar):
+    batches = list(cifar.batches("train", 10))
+    assert [len(b.labels) for b in batches] == [10, 10, 5]
+    assert cifar.num_batches("train", 10) == 3
+    assert sorted(torch.cat([b.labels for b in batches]).tolist()) == sorted(cifar.splits["train"].labels.tolist())
+
+
+@pytest.mark.parametrize("start", range(4))
+def test_a_restart_is_exact(cifar, start):
+    torch.manual_seed(0)
+    straight = list(cifar.batches("train", 10, epoch=3))
+    torch.rand(5)  # the global generator plays no part
+    assert equal(straight[start:], list(cifar.batches("train", 10, epoch=3, start=start)))
+
+
+def test_order_and_augmentation_depend_on_seed_and_epoch(cifar):
+    def epoch(**options):
+        return list(cifar.batches("train", 10, **options))
+
+    assert equal(epoch(), epoch(seed=0, epoch=0))
+    assert not equal(epoch(), epoch(epoch=1))
+    assert not equal(epoch(), epoch(seed=1))
+    assert not equal(epoch(), epoch(augment=False))
+    assert not equal(epoch(shuffle=False), epoch(shuffle=False, epoch=1))  # another augmentation
+    assert equal(list(cifar.batches("test", 4)), list(cifar.batches("test", 4, epoch=1, seed=1)))
+
+
+def test_processes_share_the_batches_of_one(cifar):
+    for split in ("train", "test"):
+        single = list(cifar.batches(split, 6))
+        shares = [list(cifar.batches(split, 6, rank=rank, world_size=3)) for rank in range(3)]
+        for number, batch in enumerate(single):
+            parts = [share[number] for share in shares if number < len(share)]
+            inputs = torch.cat([part.inputs[0] for part in parts])
+            rows = {row.numpy().tobytes() for row in inputs}
+            assert rows == {row.numpy().tobytes() for row in batch.inputs[0]}
+            if split == "train":
+                assert len({len(part.labels) for part in parts}) == 1
+            else:
+                assert len(inputs) == len(batch.labels)
+
+
+def test_batches_move_to_the_device(cifar):
+    batch = next(cifar.batches("train", 4, device="meta"))
+    assert batch.inputs[0].device.type == batch.labels.device.type == "meta"
+    moved = cifar.to("cpu")
+    assert equal(list(moved.batches("train", 10)), list(cifar.batches("train", 10)))
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"batch_size": 0}, "batch_size must be"),
+    ({"batch_size": 4, "epoch": -1}, "epoch must be at least 0"),
+    ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank must be between 0 and 1"),
+    ({"batch_size": 4, "split": "extra"}, "no split 'extra', only train, validation, test"),
+])  # fmt: skip
+def test_bad_plans(cifar, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cifar.batches(**{"split": "train", **arguments})
+
+
+# augmentation
+
+
+@pytest.mark.parametrize(("padding", "flips"), [(4, True), (2, False), (0, True)])
+def test_augmentation_against_its_slow_twin(padding, flips):
+    augmentation = Augmentation(padding, flips)
+    images = torch.from_numpy(random_images(64, (3, 8, 6))).permute(0, 3, 1, 2)
+    draw = augmentation.draw(64, torch.Generator().manual_seed(0))
+    batch = augmentation.apply(images, draw)
+    assert batch.dtype == torch.uint8
+    for image, result, (top, left, flip) in zip(images, batch, draw.T.tolist(), strict=True):
+        assert np.array_equal(result, slow_augmentation(image.numpy(), top, left, bool(flip), padding))
+
+
+def test_augmentation_draws_all_crops_and_flips():
+    draw = Augmentation(4, True).draw(20_000, torch.Generator().manual_seed(0))
+    for edges in draw[:2]:
+        counts = edges.bincount()
+        assert len(counts) == 9
+        assert (counts - 20_000 / 9).abs().max() < 250
+    assert abs(draw[2].float().mean() - 0.5) < 0.02
+    assert not Augmentation(4, False).draw(100, torch.Generator())[2].any()
+
+
+def test_statistics_of_a_constant_channel():
+    images = torch.full((10, 1, 4, 4), 7, dtype=torch.uint8)
+    mean, std = channel_statistics(images)
+    assert (mean.tolist(), std.tolist()) == ([7.0], [1.0])
+
+
+# noise
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("families", [torch.arange(100) // 5, torch.arange(100) % 20, any_class(100)])
+def test_noise_stays_in_the_family_and_has_its_share(probability, families):
+    labels = torch.arange(20_000) % 100
+    noisy, switched = switch_labels(labels, probability, families, seed=0)
+    assert torch.equal(families[noisy], families[labels])
+    assert switched == int((noisy != labels).sum())
+    assert abs(switched / 20_000 - probability) < 4 * (probability * (1 - probability) / 20_000) ** 0.5 + 1e-9
+    if probability == 1.0:  # all other members of the family are equally likely
+        size = int((families == families[0]).sum())
+        counts = noisy[labels == 0].bincount(minlength=100)[families == families[0]]
+        assert counts[0] == 0
+        assert (counts > 0).sum() > 0.8 * (min(size, 200) - 1)
+
+
+def test_noise_is_seeded():
+    labels = torch.arange(1000) % 10
+    assert torch.equal(*(switch_labels(labels, 0.5, any_class(10), 3)[0] for _ in range(2)))
+    assert not torch.equal(*(switch_labels(labels, 0.5, any_class(10), seed)[0] for seed in (3, 4)))
+
+
+def test_a_class_alone_in_its_family_stays():
+    labels = torch.tensor([0, 1, 2] * 10)
+    noisy, switched = switch_labels(labels, 1.0, torch.tensor([0, 1, 1]), 0)
+    assert noisy.tolist() == [0, 2, 1] * 10
+    assert switched == 20
+
+
+def test_noise_touches_training_labels_only():
+    clean, noisy = load("digits"), load("digits", label_noise=0.3, seed=5)
+    changed = int((clean.splits["train"].labels != noisy.splits["train"].labels).sum())
+    assert noisy.description.switched_labels == changed
+    assert abs(changed / 1258 - 0.3) < 0.05
+    for split in ("validation", "test"):
+        assert torch.equal(clean.splits[split].labels, noisy.splits[split].labels)
+
+
+def test_limits_are_nested_and_holding_out_is_a_partition():
+    rest, held = hold_out(100, 30, "file")
+    assert torch.equal(torch.cat([rest, held]).sort().values, torch.arange(100))
+    small, large = (set(limit(rest, most).tolist()) for most in (10, 40))
+    assert small < large < set(rest.tolist())
+    assert len(small) == 10
+    assert torch.equal(limit(rest, 1000), rest)
+    with pytest.raises(DataError, match="validation_size=100 must be smaller than the 100 training examples in file"):
+        hold_out(100, 100, "file")
+
+
+def test_train_limit():
+    task = load("digits", train_limit=100)
+    assert task.description.sizes == {"train": 100, "validation": 180, "test": 359}
+    assert "digits" in DATASETS
