@@ -72,14 +72,14 @@ class Slot:
 
     @property
     def weights(self) -> Tensor:
-        return _plain(self.param)
+        return _plain(self.param) if self.wrapped else self.param
 
     @property
     def velocity(self) -> Tensor:
         if "velocity" not in self.state:
             self.state["velocity"] = torch.zeros_like(self.param)
             self.state["velocity_scale"] = 0.0
-        return _plain(self.state["velocity"])
+        return _plain(self.state["velocity"]) if self.wrapped else self.state["velocity"]
 
     def gradient(self) -> Tensor:
         """The gradient; zero where a parameter of the open bundle has none this time."""
