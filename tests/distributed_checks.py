@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from borat import BORAT
@@ -237,6 +238,75 @@ def eval_and_train_of_shards(folder):
     assert torch.equal(whole(model), trial)
 
 
+@check
+def validation_between_steps_of_a_root_group(folder):
+    """FSDP keeps the root's parameters gathered after a forward pass that no backward pass follows."""
+    torch.manual_seed(0)
+    model, data = network(), batches(6)
+    expected = alone(model, data, bundle_size=4, **OPTIONS)
+    spread = fully_shard(copy.deepcopy(model))
+    optimizer = BORAT(spread.parameters(), bundle_size=4, **OPTIONS)
+    centre = copy.deepcopy(model)
+    for i, batch in enumerate(data):
+        assert_equal(train(spread, optimizer, [batch]), expected[i : i + 1])
+        with torch.no_grad():
+            spread(batch[0])
+            optimizer.eval()
+            nn.utils.vector_to_parameters(whole(spread), centre.parameters())
+            torch.testing.assert_close(spread(batch[0]), centre(batch[0]))
+            optimizer.train()
+
+
+@check
+def a_process_without_gradients_makes_all_drop_the_batch(folder):
+    w = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    optimizer = BORAT([w], 0.7, 3)
+    for i in range(4):
+        w.grad = None if i in (0, 2) and dist.get_rank() == 1 else torch.ones(2, dtype=torch.float64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer.step(loss=1.0)
+    assert optimizer.dropped_batches == 2
+    assert optimizer.bundle_position == 0
+    assert_same_on_all(w.detach())
+
+
+@check
+def a_loss_that_is_sharded_itself(folder):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    w = nn.Parameter(distribute_tensor(torch.arange(1.0, 6.0, dtype=torch.float64), mesh, [Shard(0)]))
+    optimizer = BORAT([w], 1e9, 2, momentum=0.0)
+    loss = (w * w).sum()
+    loss.backward()
+    optimizer.step(loss=loss)
+    torch.testing.assert_close(w.full_tensor().detach(), torch.arange(1.0, 6.0, dtype=torch.float64) / 2)
+
+
+@check
+def tensor_parallel_shards_of_shards(folder):
+    """FSDP over tensor parallelism (needs four processes)."""
+    if dist.get_world_size() < 4:
+        return
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    for constraint in (None, L2Ball(2.2)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+        data = batches(6)
+        expected = alone(model, data, bundle_size=4, lr=0.7, constraint=constraint)
+        spread = parallelize_module(
+            copy.deepcopy(model), mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        )
+        fully_shard(spread, mesh=mesh["data"])
+        optimizer = BORAT(spread.parameters(), 0.7, 4, constraint=constraint)
+        half = mesh["data"].get_local_rank()
+        for i, (x, y) in enumerate(data):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(spread(x.chunk(2)[half]), y.chunk(2)[half])
+            loss.backward()
+            optimizer.step(loss=loss)
+            assert_equal([whole(spread)], expected[i : i + 1])
+
+
 # Checkpoints: the data of the run, its state after five batches (within a bundle of four), and where it must arrive
 
 
@@ -280,6 +350,24 @@ def checkpoint_within_a_bundle(folder):
         load_checkpoint(other, resumed, folder / f"from-many-{flatten}", flatten)
         assert resumed.bundle_position == 2
         assert_equal(train(other, resumed, data[5:]), expected[5:])
+
+
+@check
+def checkpoints_around_the_first_bundle(folder):
+    """Saved and loaded by optimizers that have seen any number of batches: the keys are always the same."""
+    for saved in (0, 1, 2, 3, 5):
+        for seen in (0, 1, 3):
+            model, data, expected = checkpoint_run()
+            spread = sharded(model)
+            optimizer = checkpoint_optimizer(spread)
+            train(spread, optimizer, data[:saved])
+            save_checkpoint(spread, optimizer, folder / f"early-{saved}-{seen}", False)
+            torch.manual_seed(1)
+            other = sharded(network())
+            resumed = checkpoint_optimizer(other)
+            train(other, resumed, batches(seen, seed=9))
+            load_checkpoint(other, resumed, folder / f"early-{saved}-{seen}", False)
+            assert_equal(train(other, resumed, data[saved:]), expected[saved:])
 
 
 @check

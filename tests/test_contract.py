@@ -145,6 +145,15 @@ def test_distributed_checkpoint_helpers():
     assert torch.equal(train(twin, second, data)[-1], train(model, optimizer, data)[-1])
 
 
+def test_state_dict_helpers_of_a_fresh_optimizer_in_evaluation():
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    model = network()
+    optimizer = BORAT(model.parameters())
+    optimizer.eval()
+    assert get_optimizer_state_dict(model, optimizer)["state"]
+
+
 # Gradients
 
 
@@ -156,6 +165,12 @@ def test_no_gradients_is_no_step():
     assert torch.equal(vector(model), before)
     assert optimizer.bundle_position == 0
     assert optimizer.last_step is None
+    train(model, optimizer, batches(1))
+    optimizer.zero_grad()
+    before = vector(model)
+    optimizer.step(loss=torch.tensor(1.0))
+    assert torch.equal(vector(model), before)
+    assert optimizer.bundle_position == 1, "nor within a bundle"
 
 
 @pytest.mark.parametrize("bundle_size", SIZES)

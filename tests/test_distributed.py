@@ -75,8 +75,10 @@ def test_one_process_loads_the_checkpoint_of_two(flatten, results, folder):
     assert_equal(train(model, optimizer, data[5:], split=False), expected[5:])
 
 
-def test_four_processes_with_hybrid_shards(tmp_path):
-    for rank, outcome in enumerate(run(4, ["hybrid_shards", "ddp_equals_one_process"], tmp_path)):
+def test_four_processes_with_meshes_of_two_dimensions(tmp_path):
+    for rank, outcome in enumerate(
+        run(4, ["hybrid_shards", "tensor_parallel_shards_of_shards", "ddp_equals_one_process"], tmp_path)
+    ):
         assert set(outcome.values()) == {None}, f"rank {rank}: {outcome}"
 
 

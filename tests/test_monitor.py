@@ -159,3 +159,14 @@ def test_every_is_checked(every):
 def test_sink_is_checked():
     with pytest.raises(ValueError, match="to must be a SummaryWriter or a function"):
         Monitor(ALIG(network().parameters()), "runs")
+
+
+def test_dropped_batches_are_written_without_an_update():
+    w = torch.nn.Parameter(torch.ones(1))
+    optimizer, rows = BORAT([w]), []
+    Monitor(optimizer, rows.append)
+    w.grad = torch.ones(1)
+    with pytest.warns(UserWarning, match="not finite"):
+        for _ in range(3):
+            optimizer.step(loss=float("nan"))
+    assert rows == [{"borat/dropped_batches": float(n)} for n in (1, 2, 3)]

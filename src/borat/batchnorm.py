@@ -36,7 +36,8 @@ def frozen_statistics(model: nn.Module, frozen: bool = True) -> Iterator[None]:
         >>> model[1].num_batches_tracked
         tensor(1)
     """
-    layers = [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats] if frozen else []
+    layers = [m for m in model.modules() if isinstance(m, _NormBase) and m.training and m.track_running_stats]
+    layers = layers if frozen else []
     for layer in layers:
         layer.track_running_stats = False
     try:

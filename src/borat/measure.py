@@ -25,6 +25,7 @@ def measure(
     position: int,
     process_group: ProcessGroup | None,
     *,
+    device: torch.device,
     reduce_loss: bool,
 ) -> tuple[float, Array]:
     """The loss, and for each parameter group the products of the gradient with those in the bundle and with itself.
@@ -35,13 +36,14 @@ def measure(
         groups: the number of parameter groups.
         position: the number of gradients in the bundle.
         process_group: the processes that train together.
+        device: where to bring the numbers together.
         reduce_loss: whether to average the loss over them.
     """
     processes = sharding.world_size(process_group)
-    value, products = _gather(loss, parts, groups, position, process_group, processes, reduce_loss)
+    value, products = _gather(loss, parts, groups, position, process_group, processes, device, reduce_loss)
     if math.isfinite(value) and not np.isfinite(products).all():
         # A gradient with large entries may overflow float32 although it is finite.
-        return _gather(loss, parts, groups, position, process_group, processes, reduce_loss, precise=True)
+        return _gather(loss, parts, groups, position, process_group, processes, device, reduce_loss, precise=True)
     return value, products
 
 
@@ -52,12 +54,13 @@ def _gather(
     position: int,
     process_group: ProcessGroup | None,
     processes: int,
+    device: torch.device,
     reduce_loss: bool,
     *,
     precise: bool = False,
 ) -> tuple[float, Array]:
     """Bring all numbers to the host in one transfer, after one small sum over the processes."""
-    columns, device = position + 1, parts[0].device
+    columns = position + 1
     numbers = torch.zeros(groups * columns + 1, dtype=torch.float64, device=device)
     summed = processes > 1 and (reduce_loss or any(part.is_sharded for part in parts))
     for part in parts:
@@ -66,7 +69,9 @@ def _gather(
             products / part.holders(processes) if summed else products
         )
     # A loss that is averaged already is the same on all processes, so that its mean does not change it.
-    own = loss.detach().reshape(()).to(device, torch.float64) if isinstance(loss, Tensor) else float(loss)
+    own = (
+        sharding.whole(loss.detach()).reshape(()).to(device, torch.float64) if isinstance(loss, Tensor) else float(loss)
+    )
     numbers[-1] = own / processes if summed else own
     if summed:
         dist.all_reduce(numbers, group=process_group)

@@ -75,7 +75,7 @@ class Monitor:
         self._to = to
         self._every = every
         self._prefix = prefix
-        self._seen = optimizer.last_step
+        self._seen = (optimizer.last_step, optimizer.dropped_batches)
         self._hook = optimizer.register_step_post_hook(self._after_step)
 
     def close(self) -> None:
@@ -84,19 +84,22 @@ class Monitor:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.steps += 1
-        info = optimizer.last_step
-        if info is self._seen:
-            return
-        self._seen = info
-        self.kinds[info.kind] += 1
-        if self.kinds.total() % self._every == 0:
-            self._write(optimizer, info)
+        (seen, dropped), info = self._seen, optimizer.last_step
+        self._seen = (info, optimizer.dropped_batches)
+        if info is not seen:
+            self.kinds[info.kind] += 1
+            if self.kinds.total() % self._every == 0:
+                self._write(optimizer, info)
+        elif optimizer.dropped_batches != dropped:  # no update may follow for long
+            self._send({"dropped_batches": float(optimizer.dropped_batches)})
 
     def _write(self, optimizer: BORAT, info: StepInfo) -> None:
         numbers = describe(info)
         if optimizer.bundle_size <= 3:
             numbers |= {f"kind/{kind}": float(count) for kind, count in self.kinds.items()}
-        numbers["dropped_batches"] = float(optimizer.dropped_batches)
+        self._send({**numbers, "dropped_batches": float(optimizer.dropped_batches)})
+
+    def _send(self, numbers: Numbers) -> None:
         numbers = {self._prefix + name: number for name, number in numbers.items()}
         if isinstance(self._to, Writer):
             for name, number in numbers.items():

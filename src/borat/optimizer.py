@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from borat import sharding
 from borat.bundle import Bundle, Ledger, StepInfo, new_ledger
 from borat.checks import check_count, check_flag, check_loss, check_lr, check_momentum, is_number
 from borat.measure import measure
@@ -142,20 +143,22 @@ class BORAT(Optimizer):
             raise ValueError("step takes either a closure or the loss, got both")
         if closure is not None and not callable(closure):
             raise ValueError(f"closure must be callable, got a {type(closure).__name__}: {_WAYS_TO_PASS_THE_LOSS}")
+        if closure is None and loss is None and self._observed is None:
+            self._initialise_state()
+            return None
         if self._bundle.ledger["evaluating"]:
             raise RuntimeError("the model is at the centre for evaluation: call the optimizer's train() before step()")
         if closure is not None:
             loss = self._evaluate(closure)
-            if loss is None and self._has_no_gradients():
-                return None  # how a closure skips a batch
+            if loss is None and self._has_no_gradients():  # how a closure skips a batch
+                self._add_piece(math.nan)
+                return None
             if self._add_piece(loss) and self.same_batch:
                 self._collect_on_same_batch(closure, loss)
             return loss
         loss, self._observed = self._observed if loss is None else loss, None
-        if loss is not None:
-            self._add_piece(loss)
-        else:
-            self._initialise_state()
+        assert loss is not None
+        self._add_piece(loss)
         return loss
 
     def observe(self, loss: Loss) -> None:
@@ -165,7 +168,7 @@ class BORAT(Optimizer):
         their number: what is told before a step adds up, as the gradients do.
         """
         check_loss(loss)
-        value = loss.detach().reshape(()).clone() if isinstance(loss, Tensor) else loss
+        value = sharding.whole(loss.detach()).reshape(()).clone() if isinstance(loss, Tensor) else loss
         self._observed = value if self._observed is None else self._observed + value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -239,9 +242,13 @@ class BORAT(Optimizer):
     def _add_piece(self, loss: Loss) -> bool:
         """Add the batch to the bundle; whether it was taken and the bundle is still open."""
         check_loss(loss)
+        if self._has_no_gradients():
+            if not self._is_one_of_several():
+                return False
+            loss = math.nan  # the others wait for this process, and will drop the batch as it does
         parts = self._look_at_parameters(with_gradients=True)
         try:
-            return bool(parts) and self._add_piece_of(loss, parts)
+            return self._add_piece_of(loss, parts)
         finally:
             for part in parts:
                 part.gradients = []  # or they would outlive zero_grad()
@@ -252,8 +259,15 @@ class BORAT(Optimizer):
         self._keep_ledger()
         for part in parts:
             part.clear_rows(bundle.position)
-        groups, reduce_loss = len(self.param_groups), self.reduce_loss
-        value, products = measure(loss, parts, groups, bundle.position, self.process_group, reduce_loss=reduce_loss)
+        value, products = measure(
+            loss,
+            parts,
+            len(self.param_groups),
+            bundle.position,
+            self.process_group,
+            device=self.param_groups[0]["params"][0].device,
+            reduce_loss=self.reduce_loss,
+        )
         if bundle.position == 0:
             bundle.open([float(group["lr"]) for group in self.param_groups], self.param_groups[0]["lower_bound"])
         if not (math.isfinite(value) and np.isfinite(products).all() and bundle.can_hold(products)):
@@ -344,6 +358,10 @@ class BORAT(Optimizer):
             with torch.no_grad():
                 self.constraint([p for group in self.param_groups for p in group["params"]])
 
+    def _is_one_of_several(self) -> bool:
+        """Whether other processes wait for this one's numbers."""
+        return self.reduce_loss and sharding.world_size(self.process_group) > 1
+
     def _has_no_gradients(self) -> bool:
         return all(p.grad is None for group in self.param_groups for p in group["params"])
 
@@ -363,8 +381,6 @@ class BORAT(Optimizer):
         self._keep_ledger()
         for part in self._look_at_parameters(with_gradients=True):
             part.gradients = []
-            for slot in part.slots if self.param_groups[part.group]["momentum"] else ():
-                slot.velocity.zero_()
 
     @property
     def _bundle(self) -> Bundle:
@@ -402,12 +418,16 @@ class BORAT(Optimizer):
             self._slots_in_parts, self._parts = slots, partition(slots)
         for part in self._parts:
             part.look(at_gradients=with_gradients)
+        if not with_gradients and any(part.is_sharded for part in self._parts):
+            sharding.discard_gathered_copies()
         return self._parts
 
     def _slot(self, param: Tensor, group: int) -> Slot:
         slot = self._slots.get(param)
         if slot is None or not slot.is_current(self.state[param]):
             slot = self._slots[param] = Slot(param, group, self.state[param], self.bundle_size)
+            if self.param_groups[group]["momentum"]:
+                slot.velocity  # noqa: B018 - made with the rest of the state, so that all checkpoints have the same keys
         return slot
 
     def _forget_views(self) -> None:

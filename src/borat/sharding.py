@@ -41,9 +41,9 @@ def stacked(local_rows: Tensor, reference: Tensor) -> Tensor:
     """Rows that each process holds for its part of ``reference``, as rows of the whole."""
     if not is_sharded(reference):
         return local_rows
-    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor import DTensor
 
-    placements = [Shard(p.dim + 1) if isinstance(p, Shard) else p for p in reference.placements]
+    placements = [_next_dimension(p) if _splits(p) else p for p in reference.placements]
     shape = torch.Size((len(local_rows), *reference.shape))
     whole = torch.empty(shape, device="meta")
     return DTensor.from_local(
@@ -70,24 +70,51 @@ def holders(x: Tensor, processes: int) -> int:
     """How many of the processes hold the same part of ``x`` as this one."""
     if not is_sharded(x):
         return processes
-    from torch.distributed.tensor import Shard
-
     shards = 1
     for size, placement in zip(x.device_mesh.shape, x.placements, strict=True):
-        shards *= size if isinstance(placement, Shard) else 1
+        shards *= size if _splits(placement) else 1
     return max(processes // shards, 1)
 
 
 def over_mesh(number: Tensor, reference: Tensor, *, largest: bool = False) -> Tensor:
     """The sum (or the largest) of what each process found in its part of ``reference``."""
     if is_sharded(reference):
-        from torch.distributed.tensor import Shard
-
         operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
         for dim, placement in enumerate(reference.placements):
-            if isinstance(placement, Shard):
+            if _splits(placement):
                 dist.all_reduce(number, operation, group=reference.device_mesh.get_group(dim))
     return number
+
+
+def _splits(placement: Any) -> bool:
+    """Whether the processes of a mesh dimension hold different parts; there are several kinds of shards."""
+    return not (placement.is_replicate() or placement.is_partial())
+
+
+def _next_dimension(shard: Any) -> Any:
+    """The same shard of a tensor with one more dimension in front."""
+    if hasattr(shard, "split_factor"):
+        return type(shard)(shard.dim + 1, split_factor=shard.split_factor)
+    return type(shard)(shard.dim + 1)
+
+
+def whole(x: Tensor) -> Tensor:
+    """All of ``x``, on every process."""
+    return x.full_tensor() if is_sharded(x) else x
+
+
+def discard_gathered_copies() -> None:
+    """Let FSDP2 gather its parameters again before the next forward pass.
+
+    After a forward pass without a backward one it may keep them gathered, and would not notice that the shards have
+    changed since.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    states = sys.modules.get("torch.distributed._composable_state")
+    if fsdp is not None and states is not None:
+        for module in list(states._module_state_mapping):
+            if isinstance(module, fsdp.FSDPModule):
+                module.reshard()
 
 
 def mesh_of(x: Tensor) -> Any:
