@@ -65,25 +65,26 @@ def test_every_counts_updates_and_close_ends_it():
 
 
 def test_nothing_is_done_where_nothing_is_updated(monkeypatch):
-    """Not even a look at the optimizer: dropped batches and open bundles write nothing, nor do tensors move."""
+    """Open bundles write nothing, dropped batches only their number, and no tensor is touched."""
     model, rows = network(), []
     optimizer = BORAT(model.parameters(), bundle_size=3)
     monitor = Monitor(optimizer, rows.append)
     train(model, optimizer, batches(1))
+    assert rows == []
     with pytest.warns(UserWarning, match="is not finite"):
         train(model, optimizer, batches(1), lambda loss: loss * float("nan"))
-    assert rows == []
     train(model, optimizer, batches(1))
-    assert rows[0]["borat/dropped_batches"] == 1
+    assert rows[0] == {"borat/dropped_batches": 1.0}
+    assert rows[1]["borat/dropped_batches"] == 1
 
     def forbidden(*args):
         raise AssertionError("the monitor must not touch tensors")
 
     for name in ("item", "tolist", "__float__", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, forbidden)
-    monitor._seen = None
+    monitor._seen = (None, 1)
     monitor._after_step(optimizer, (), {})
-    assert len(rows) == 2
+    assert len(rows) == 3
 
 
 def test_tensorboard_holds_the_numbers(tmp_path):
