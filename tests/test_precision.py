@@ -131,3 +131,12 @@ def test_layers_without_running_statistics_stay_so():
     with frozen_statistics(layer):
         layer(torch.randn(4, 3))
     assert not layer.track_running_stats
+
+
+def test_layers_in_evaluation_are_left_alone():
+    layer = nn.InstanceNorm1d(3, track_running_stats=True).eval()
+    x = torch.randn(4, 3, 6)
+    expected = layer(x)
+    with frozen_statistics(layer):
+        torch.testing.assert_close(layer(x), expected)
+    assert layer.num_batches_tracked == 0
