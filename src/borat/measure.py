@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,10 +41,10 @@ def measure(
         reduce_loss: whether to average the loss over them.
     """
     processes = sharding.world_size(process_group)
-    value, products = _gather(loss, parts, groups, position, process_group, processes, device, reduce_loss)
+    gather = partial(_gather, loss, parts, groups, position, process_group, processes, device, reduce_loss)
+    value, products = gather(precise=False)
     if math.isfinite(value) and not np.isfinite(products).all():
-        # A gradient with large entries may overflow float32 although it is finite.
-        return _gather(loss, parts, groups, position, process_group, processes, device, reduce_loss, precise=True)
+        return gather(precise=True)  # a gradient with large entries may overflow float32 although it is finite
     return value, products
 
 
@@ -57,7 +58,7 @@ def _gather(
     device: torch.device,
     reduce_loss: bool,
     *,
-    precise: bool = False,
+    precise: bool,
 ) -> tuple[float, Array]:
     """Bring all numbers to the host in one transfer, after one small sum over the processes."""
     columns = position + 1

@@ -143,22 +143,22 @@ class BORAT(Optimizer):
             raise ValueError("step takes either a closure or the loss, got both")
         if closure is not None and not callable(closure):
             raise ValueError(f"closure must be callable, got a {type(closure).__name__}: {_WAYS_TO_PASS_THE_LOSS}")
-        if closure is None and loss is None and self._observed is None:
-            self._initialise_state()
-            return None
-        if self._bundle.ledger["evaluating"]:
-            raise RuntimeError("the model is at the centre for evaluation: call the optimizer's train() before step()")
-        if closure is not None:
-            loss = self._evaluate(closure)
-            if loss is None and self._has_no_gradients():  # how a closure skips a batch
-                self._add_piece(math.nan)
+        if closure is None:
+            told = self._observed if loss is None else loss
+            if told is None:
+                self._initialise_state()
                 return None
-            if self._add_piece(loss) and self.same_batch:
-                self._collect_on_same_batch(closure, loss)
-            return loss
-        loss, self._observed = self._observed if loss is None else loss, None
-        assert loss is not None
-        self._add_piece(loss)
+            self._check_training()
+            self._observed = None
+            self._add_piece(told)
+            return told
+        self._check_training()
+        loss = self._evaluate(closure)
+        if loss is None and self._has_no_gradients():  # how a closure skips a batch
+            self._add_piece(math.nan)
+            return None
+        if self._add_piece(loss) and self.same_batch:
+            self._collect_on_same_batch(closure, loss)
         return loss
 
     def observe(self, loss: Loss) -> None:
@@ -293,10 +293,12 @@ class BORAT(Optimizer):
         """Move the centre by the step that the bundle found."""
         bundle = self._bundle
         self.last_step = bundle.describe()
-        for part in parts:
-            momentum = float(self.param_groups[part.group]["momentum"])
-            part.move_centre(bundle.steps(part.group), momentum, flush=flush)
-        self._close(parts)
+        try:
+            for part in parts:
+                momentum = float(self.param_groups[part.group]["momentum"])
+                part.move_centre(bundle.steps(part.group), momentum, flush=flush)
+        finally:
+            self._close(parts)  # a bundle that stayed full would refuse all further pieces
         self._project()
 
     def _close(self, parts: list[Part]) -> None:
@@ -346,6 +348,10 @@ class BORAT(Optimizer):
         if subject not in self._warned:
             self._warned.add(subject)
             warnings.warn(f"{type(self).__name__}: {message}", stacklevel=5)
+
+    def _check_training(self) -> None:
+        if self._bundle.ledger["evaluating"]:
+            raise RuntimeError("the model is at the centre for evaluation: call the optimizer's train() before step()")
 
     def _check_groups(self) -> None:
         """Schedules write learning rates and momenta at any time."""
