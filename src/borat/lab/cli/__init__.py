@@ -1,0 +1,28 @@
+"""The command line of the lab: one module for each command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import borat
+from borat.lab.cli import bench, demo, train  # noqa: F401 - importing a module adds its command
+from borat.lab.cli.common import app, console
+
+__all__ = ["app"]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"borat {borat.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """BORAT: train neural networks without tuning learning rates."""

@@ -1,0 +1,38 @@
+"""``borat bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from borat.lab.cli.common import app, console, progress_bar
+
+
+@app.command()
+def bench(
+    models: Annotated[list[str] | None, typer.Argument(help="Some of WRN-40-4, ResNet-18, Bi-LSTM, MLP [all].")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each optimizer.")] = 15,
+    output: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
+) -> None:
+    """Measure the optimizer call beside PyTorch's SGD and Adam, and the dual beside quadprog."""
+    from borat.lab import bench as measure
+    from borat.lab import bench_report
+
+    unknown = [name for name in models or [] if name not in measure.MODELS]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(measure.MODELS)}", param_hint="MODELS")
+    costs: list[measure.OptimizerCost] = []
+    names = models or list(measure.MODELS)
+    with progress_bar("measuring", len(names) * (rounds + measure.WARM_UP)) as (progress, task):
+        for name in names:
+            progress.update(task, description=name)
+            costs += measure.measure_optimizers(name, rounds, lambda: progress.advance(task))
+    report = bench_report.tables(costs, measure.measure_dual())
+    for table in report:
+        console.print(table.as_rich())
+    console.print(measure.machine(), highlight=False)
+    if output is not None:
+        bench_report.write(output, report, command=" ".join(["borat bench", *(models or []), f"--rounds {rounds}"]))
+        console.print(f"written to {output}", highlight=False)

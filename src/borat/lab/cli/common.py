@@ -1,0 +1,52 @@
+"""What the commands share: the application, its console, progress bars, and flags made from the configuration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Annotated, get_type_hints
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from borat.lab.config import RunConfig
+
+app = typer.Typer(
+    help="BORAT: train neural networks without tuning learning rates.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+
+
+@contextmanager
+def progress_bar(description: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress, progress.add_task(description, total=total)
+
+
+def with_flags_of(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag for each key of the configuration."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    hints = get_type_hints(RunConfig)
+    flags = [
+        inspect.Parameter(
+            key.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                hints[key.name] | None, typer.Option(help=f"default: {key.default}", show_default=False)
+            ],
+        )
+        for key in fields(RunConfig)
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
+    return command
