@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from borat.lab.baselines import OPTIMIZERS
+from borat.lab.baselines import DEFAULT_LR, OPTIMIZERS
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
 from borat.lab.store import Metrics, Run
@@ -39,10 +39,16 @@ def uninterrupted(tmp_path_factory) -> Run:
     return Run(folder / "run")
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("loss", ["ce", "hinge", "top5"])
-def test_every_optimizer_with_every_loss(tmp_path, optimizer, loss):
-    lr = 0.1 if optimizer in ("borat", "alig", "sgd") else 0.003
+def pairs() -> list[tuple[str, str]]:
+    every = [
+        (optimizer, loss) for optimizer in OPTIMIZERS for loss in ("ce", "hinge") if (optimizer, loss) != ("dfw", "ce")
+    ]
+    return [*every, ("dfw", "smooth-hinge"), ("borat", "top5"), ("adam", "top5")]
+
+
+@pytest.mark.parametrize(("optimizer", "loss"), pairs())
+def test_every_optimizer_with_its_losses(tmp_path, optimizer, loss):
+    lr = DEFAULT_LR[optimizer]
     config = RunConfig(epochs=2, train_limit=300, optimizer=optimizer, loss=loss, lr=lr, batch_size=32, radius=30.0)
     metrics = train(config, tmp_path / "run")
     assert metrics.status == "finished"
@@ -126,6 +132,75 @@ def test_metrics_say_what_happened(uninterrupted):
     assert metrics.result["test_accuracy"] > 0.8
 
 
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["train", *arguments], env={"COLUMNS": "160", "TERM": "dumb"})
+
+
+def test_the_folder_of_a_run_stands_for_its_configuration(tmp_path, uninterrupted):
+    with pytest.raises(Interrupted):
+        train(SMALL, tmp_path / "run", report=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    result = invoke(str(tmp_path / "run"), "--resume")
+    assert result.exit_code == 0, result.output
+    assert "finished after 3 epochs" in result.output
+    assert_same_run(Run(tmp_path / "run"), uninterrupted)
+    other = invoke(str(tmp_path / "run"), "--lr", "3")
+    assert other.exit_code == 2
+    assert "holds a run with another configuration: lr differ" in " ".join(other.output.split())
+
+
+def test_only_what_was_started_can_be_resumed(tmp_path):
+    result = invoke("--out", str(tmp_path / "runs"), "--resume")
+    assert result.exit_code == 2
+    assert "there is no run to resume" in " ".join(result.output.split())
+    result = invoke(str(tmp_path), "--resume")
+    assert "holds no run" in " ".join(result.output.split())
+
+
+def test_events_for_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    metrics = train(RunConfig(epochs=2, train_limit=400, batch_size=8), tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    names = events.Tags()["scalars"]
+    assert {"batch/loss", "epoch/validation_accuracy", "borat/step_size", "borat/alpha/bound"} <= set(names)
+    shown = [event.value for event in events.Scalars("epoch/validation_accuracy")]
+    assert shown == pytest.approx([epoch["validation_accuracy"] for epoch in metrics.epochs])
+    assert [event.step for event in events.Scalars("epoch/train_loss")] == [50, 100]
+
+
+def test_a_neural_computer_learns_bits(tmp_path):
+    config = RunConfig(data="repeat_copy", model="dnc", train_limit=256, batch_size=16, epochs=2, lr=0.1)
+    metrics = train(config, tmp_path / "run")
+    assert metrics.epochs[1]["train_loss"] < metrics.epochs[0]["train_loss"]
+    assert 0.5 < metrics.result["test_accuracy"] < 1.0
+    with pytest.raises(ValueError, match="loss must be ce for repeat_copy"):
+        train(config.replace(loss="hinge"), tmp_path / "other")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "borat"])
+def test_schedules_survive_interruption(tmp_path, optimizer):
+    config = SMALL.replace(epochs=4, schedule="piecewise", optimizer=optimizer)
+    whole = train(config, tmp_path / "whole")
+    assert [epoch["lr"] for epoch in whole.epochs] == pytest.approx([1.0, 1.0, 0.1, 0.01])
+
+    def report(position, tally, batches):
+        if (position.epoch, position.batch) == (2, 5):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", report=report)
+    train(config, tmp_path / "run")
+    assert_same_run(Run(tmp_path / "run"), Run(tmp_path / "whole"))
+
+
+def test_step_sizes_are_recorded(tmp_path):
+    for optimizer, expected in (("sgd", 0.5), ("adam", None)):
+        epoch = train(SMALL.replace(epochs=1, lr=0.5, optimizer=optimizer), tmp_path / optimizer).epochs[0]
+        assert epoch["step_size"] == expected
+    epoch = train(SMALL.replace(epochs=1, lr=0.5, optimizer="alig"), tmp_path / "alig").epochs[0]
+    assert 0.0 < epoch["step_size"] < 0.5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -141,7 +216,7 @@ def test_metrics_say_what_happened(uninterrupted):
 )
 def test_mistakes_are_explained(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["train", *arguments], env={"COLUMNS": "160", "TERM": "dumb"})
+    result = invoke(*arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert not (tmp_path / "runs").exists()
@@ -149,8 +224,7 @@ def test_mistakes_are_explained(tmp_path, monkeypatch, arguments, message):
 
 def test_file_and_flags(tmp_path):
     (tmp_path / "run.toml").write_text("epochs = 1\ntrain_limit = 200\nlr = 1.0\n")
-    arguments = ["train", str(tmp_path / "run.toml"), "--bundle-size", "2", "--out", str(tmp_path / "runs")]
-    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "160", "TERM": "dumb"})
+    result = invoke(str(tmp_path / "run.toml"), "--bundle-size", "2", "--out", str(tmp_path / "runs"))
     assert result.exit_code == 0, result.output
     assert "finished after 1 epochs" in result.output
     config = RunConfig(epochs=1, train_limit=200, lr=1.0, bundle_size=2)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from borat.checks import check_count, is_number
 
-__all__ = ["MultiClassHingeLoss", "TopKCrossEntropyLoss"]
+__all__ = ["MultiClassHingeLoss", "SmoothHingeLoss", "TopKCrossEntropyLoss"]
 
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -36,12 +36,42 @@ class MultiClassHingeLoss(torch.nn.Module):
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         """The loss of ``scores`` of shape (batch, classes) for the true classes ``target`` of shape (batch,)."""
         _check_shapes(scores, target)
-        truth = target.unsqueeze(1)
-        augmented = (scores + self.margin).scatter(1, truth, scores.gather(1, truth))
-        return _reduce(augmented.amax(1) - scores.gather(1, truth).squeeze(1), self.reduction)
+        return _reduce(self._losses(self._leads(scores, target.unsqueeze(1)), scores), self.reduction)
+
+    def _leads(self, scores: Tensor, truth: Tensor) -> Tensor:
+        """By how much each class leads over the true one, its margin included; the true class by nothing."""
+        true_scores = scores.gather(1, truth)
+        return (scores + self.margin).scatter(1, truth, true_scores) - true_scores
+
+    def _losses(self, leads: Tensor, scores: Tensor) -> Tensor:
+        return leads.amax(1)
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}, reduction={self.reduction!r}"
+
+
+class SmoothHingeLoss(MultiClassHingeLoss):
+    r"""The hinge loss with the smooth gradients of Berrada, Zisserman and Kumar (Deep Frank-Wolfe, 2019).
+
+    .. math::
+        \sum_j \xi_j \, (s_j + m \, [j \ne y] - s_y), \qquad \xi = \mathrm{softmax}(s),
+
+    where :math:`\xi` counts as a constant in the gradient. So all classes that come near the true one contribute to the
+    gradient, where that of the hinge loss knows only the first of them. Where the sum is negative, the hinge loss takes
+    its place: the loss lies between zero and the hinge loss, and vanishes wherever that does.
+
+    Args:
+        margin: :math:`m`, see :class:`MultiClassHingeLoss`.
+        reduction: over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> SmoothHingeLoss()(torch.tensor([[0.0, 0.0]]), torch.tensor([0]))
+        tensor(0.5000)
+    """
+
+    def _losses(self, leads: Tensor, scores: Tensor) -> Tensor:
+        smooth = (scores.detach().softmax(1) * leads).sum(1)
+        return torch.where(smooth < 0.0, super()._losses(leads, scores), smooth)
 
 
 class TopKCrossEntropyLoss(torch.nn.Module):

@@ -17,8 +17,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LOSSES = ("ce", "hinge", "top5")
+LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
+SCHEDULES = ("constant", "manual", "piecewise", "geometric", "cosine", "plateau")
 PRECISIONS = ("32", "64", "bf16-mixed")
+
+METHODS = {
+    "alig": "ALI-G",
+    "sgd": "SGD",
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    "amsgrad": "AMSGrad",
+    "adamw": "AdamW",
+    "rmsprop": "RMSprop",
+    "yogi": "Yogi",
+    "dfw": "DFW",
+    "bpgrad": "BPGrad",
+    "l4adam": "L4Adam",
+    "l4mom": "L4Mom",
+    "sps": "SPS_max",
+    "momo": "MoMo",
+    "momo-adam": "MoMo-Adam",
+    "prodigy": "Prodigy",
+    "schedule-free": "Schedule-Free",
+    "dog": "DoG",
+}
+"""Optimizers as their papers call them; BORAT's name has its bundle size."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +62,7 @@ class RunConfig:
     optimizer: str = "borat"
     bundle_size: int = 3
     lr: float = 0.1
+    schedule: str = "constant"
     momentum: float = 0.9
     weight_decay: float = 0.0
     radius: float | None = None
@@ -51,7 +75,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        for name, allowed in (("loss", LOSSES), ("precision", PRECISIONS)):
+        for name, allowed in (("loss", LOSSES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         for name in ("epochs", "batch_size", "bundle_size"):
@@ -89,6 +113,12 @@ class RunConfig:
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    @property
+    def method(self) -> str:
+        """The optimizer and its schedule as tables and figures call them."""
+        name = f"BORAT{self.bundle_size}" if self.optimizer == "borat" else METHODS.get(self.optimizer, self.optimizer)
+        return name if self.schedule == "constant" else f"{name}, {self.schedule}"
 
     @property
     def digest(self) -> str:

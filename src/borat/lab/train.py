@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from borat.lab import data
-from borat.lab.baselines import make_loss, make_optimizer
+from borat.lab.baselines import evaluating, make_optimizer, make_schedule, step_size, take_step
 from borat.lab.config import RunConfig
+from borat.lab.events import Events
+from borat.lab.execution import Execution, State, sum_over_processes
 from borat.lab.models import make_model
+from borat.lab.objective import make_objective
 from borat.lab.store import Metrics, Run
 from borat.optimizer import BORAT
 
@@ -41,18 +46,29 @@ class Tally:
     """Sums over the batches of an epoch, part of the checkpoint."""
 
     loss: float = 0.0
-    correct: int = 0
     examples: int = 0
+    correct: int = 0
+    answers: int = 0
     seconds: float = 0.0
+    step_sizes: float = 0.0
+    steps: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
 
-    def add(self, loss: Tensor, scores: Tensor, labels: Tensor) -> None:
-        self.loss += loss.item() * len(labels)
-        self.correct += int((scores.argmax(1) == labels).sum())
-        self.examples += len(labels)
+    def add(self, loss: float, examples: int, correct: int, answers: int) -> None:
+        self.loss += loss * examples
+        self.examples += examples
+        self.correct += correct
+        self.answers += answers
+
+    def over_processes(self, fabric: Fabric) -> Tally:
+        """The same with the sums of all processes."""
+        loss, examples, correct, answers = sum_over_processes(
+            fabric, self.loss, self.examples, self.correct, self.answers
+        )
+        return replace(self, loss=loss, examples=int(examples), correct=int(correct), answers=int(answers))
 
     def means(self) -> dict[str, float]:
-        return {"loss": self.loss / max(self.examples, 1), "accuracy": self.correct / max(self.examples, 1)}
+        return {"loss": self.loss / max(self.examples, 1), "accuracy": self.correct / max(self.answers, 1)}
 
 
 @dataclass
@@ -67,124 +83,169 @@ Report = Callable[[Position, Tally, int], None]
 """Called after each batch with the position, the epoch so far and the number of batches in an epoch."""
 
 
+def silent(position: Position, tally: Tally, batches: int) -> None:
+    """Report nothing."""
+
+
 class Training:
     """One run, from its configuration to its result."""
 
-    def __init__(self, config: RunConfig, task: data.Task, folder: Path) -> None:
-        self.config, self.task = config, task
+    def __init__(self, config: RunConfig, task: data.Task, folder: Path, execution: Execution) -> None:
+        self.config = config
+        self.objective = make_objective(config, task.description)
         self.dtype = torch.float64 if config.precision == "64" else torch.float32
         torch.manual_seed(config.seed)
-        self.model = _make_model(config, task).to(self.dtype)
+        model = _make_model(config, task).to(self.dtype)
+        make_optimizer(model, config)  # what is wrong with the configuration is said before processes are started
+        self.fabric = execution.launch(config.precision)
+        self.task = task.to(self.fabric.device)
+        self.batches = task.num_batches("train", config.batch_size)
+        if execution.compile:
+            model.compile()
+        self.model = self.fabric.setup_module(model)
+        torch.manual_seed(config.seed + 1_000_003 * self.fabric.global_rank)  # each process has its own dropout
         self.optimizer = make_optimizer(self.model, config)
-        self.criterion = make_loss(config)
+        self.schedule = make_schedule(self.optimizer, config, self.batches)
+        self.state = State(self.fabric, self.model.module, self.optimizer)
         self.position, self.tally, self.metrics = Position(), Tally(), Metrics()
-        self.run = Run.create(folder, config, data=asdict(task.description))  # after all that can be wrong
+        self.run = Run(folder)
+        if self.fabric.is_global_zero:
+            self.run = Run.create(folder, config, data=asdict(task.description), execution=execution.as_dict())
         self._restore()
+        wanted = execution.tensorboard and self.fabric.is_global_zero and self.metrics.status == "running"
+        self.events = Events(folder / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
 
-    def fit(self, report: Report = lambda position, tally, batches: None) -> Metrics:
+    @property
+    def _batches_done(self) -> int:
+        return self.position.epoch * self.batches + self.position.batch
+
+    def fit(self, report: Report = silent) -> Metrics:
         """Train to the end of the budget, or until the loss is not finite any more: that is a result, too."""
-        with _ask_before_ending() as wanted:
+        with _ask_before_ending() as wanted, self.events:
             while self.metrics.status == "running":
-                self._train_epoch(report, wanted)
+                self._train_epoch(report if self.fabric.is_global_zero else silent, wanted)
                 self._finish_epoch()
         return self.metrics
 
     def _train_epoch(self, report: Report, wanted: Callable[[], bool]) -> None:
-        config, position = self.config, self.position
-        batches = self.task.num_batches("train", config.batch_size)
         self.model.train()
         start = time.perf_counter()
-        for batch in self.task.batches(
-            "train", config.batch_size, epoch=position.epoch, start=position.batch, seed=config.seed
-        ):
-            scores, loss = self._loss(batch)
+        for batch in self._batches("train", start=self.position.batch):
+            scores, loss = self._forward(batch)
             self.optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            self._step(loss)
-            self.tally.add(loss.detach(), scores, batch.labels)
-            position.batch += 1
+            self.fabric.backward(loss)
+            self._step(loss.detach())
+            self.tally.add(loss.item(), len(batch.labels), *self.objective.count(scores, batch.labels))
+            self.schedule.after_batch()
+            self.position.batch += 1
             self.tally.seconds += time.perf_counter() - start
             start = time.perf_counter()
-            report(position, self.tally, batches)
-            if wanted():
+            self.events.batch(self._batches_done, loss)
+            report(self.position, self.tally, self.batches)
+            ended, lost = sum_over_processes(self.fabric, wanted(), self._is_lost(loss))
+            if lost:  # no batch to come can repair the weights
+                return
+            if ended:
                 self._save("last.pt")
-                raise Interrupted(f"stopped at epoch {position.epoch}, batch {position.batch}; resume to continue")
+                raise Interrupted(
+                    f"stopped at epoch {self.position.epoch}, batch {self.position.batch}; resume to continue"
+                )
+
+    def _batches(self, split: str, **options: Any) -> Iterator[data.Batch]:
+        size = self.config.batch_size if split == "train" else EVALUATION_BATCH
+        return self.task.batches(
+            split,
+            size,
+            epoch=self.position.epoch,
+            seed=self.config.seed,
+            rank=self.fabric.global_rank,
+            world_size=self.fabric.world_size,
+            device=self.fabric.device,
+            **options,
+        )
+
+    def _forward(self, batch: data.Batch) -> tuple[Tensor, Tensor]:
+        scores = self.model(*(_laid_out(x, self.dtype) for x in batch.inputs))
+        return scores.detach(), self.objective.loss(scores, batch.labels)
 
     def _step(self, loss: Tensor) -> None:
-        if not isinstance(self.optimizer, BORAT):
-            self.optimizer.step()
-            return
-        before = self.optimizer.last_step
-        self.optimizer.step(loss=loss)
-        step = self.optimizer.last_step
-        if step is not None and step is not before:
+        """One step. BORAT averages the loss over the processes itself; for others that look at it, it is done here."""
+        if isinstance(self.optimizer, BORAT):
+            before = self.optimizer.last_step
+            take_step(self.optimizer, loss)
+            step = self.optimizer.last_step
+            if step is None or step is before:
+                return
             self.tally.kinds[step.kind] = self.tally.kinds.get(step.kind, 0) + 1
+        else:
+            take_step(self.optimizer, cast(Tensor, self.fabric.all_reduce(loss, reduce_op="mean")))
+        size = step_size(self.optimizer)
+        if size is not None:
+            self.tally.step_sizes += size
+            self.tally.steps += 1
+
+    def _is_lost(self, loss: Tensor) -> bool:
+        return not isinstance(self.optimizer, BORAT) and not math.isfinite(loss.item())
 
     def _finish_epoch(self) -> None:
-        record: dict[str, Any] = {"epoch": self.position.epoch, "seconds": self.tally.seconds}
-        record |= {f"train_{name}": value for name, value in self.tally.means().items()}
-        record["kinds"] = dict(Counter(self.tally.kinds).most_common())
+        tally = self.tally
+        record: dict[str, Any] = {"epoch": self.position.epoch, "seconds": tally.seconds}
+        record |= {f"train_{name}": value for name, value in tally.over_processes(self.fabric).means().items()}
+        record["lr"] = float(self.optimizer.param_groups[0]["lr"])
+        record["step_size"] = tally.step_sizes / tally.steps if tally.steps else None
+        record["kinds"] = dict(Counter(tally.kinds).most_common())
         record |= self._evaluate("validation")
         if isinstance(self.optimizer, BORAT):
             record["dropped_batches"] = self.optimizer.dropped_batches
         is_best = record["validation_accuracy"] >= max(
             (epoch["validation_accuracy"] for epoch in self.metrics.epochs), default=0.0
         )
+        self.schedule.after_epoch(record["validation_accuracy"])
         self.metrics.epochs.append(record)
         self.position, self.tally = Position(self.position.epoch + 1), Tally()
         diverged = not (math.isfinite(record["train_loss"]) and math.isfinite(record["validation_loss"]))
         if diverged or self.position.epoch == self.config.epochs:
             self.metrics.status = "diverged" if diverged else "finished"
             self.metrics.result = self._evaluate("test" if "test" in self.task.splits else "validation")
-        if is_best:
-            self._save("best.pt")
-        self._save("last.pt")
-        self.run.write_metrics(self.metrics)
+        self.events.epoch(self._batches_done, record)
+        self._save(*(("best.pt", "last.pt") if is_best else ("last.pt",)))
+        if self.fabric.is_global_zero:
+            self.run.write_metrics(self.metrics)
 
     @torch.no_grad()
     def _evaluate(self, split: str) -> dict[str, float]:
-        """Loss and accuracy of the model at the centre of its bundle."""
-        if isinstance(self.optimizer, BORAT):
-            self.optimizer.eval()
+        """Loss and accuracy of the model where its optimizer wants it evaluated: at the centre of a bundle."""
         self.model.eval()
         tally = Tally()
-        for batch in self.task.batches(split, EVALUATION_BATCH):
-            scores, loss = self._loss(batch)
-            tally.add(loss, scores, batch.labels)
-        if isinstance(self.optimizer, BORAT):
-            self.optimizer.train()
-        return {f"{split}_{name}": value for name, value in tally.means().items()}
-
-    def _loss(self, batch: data.Batch) -> tuple[Tensor, Tensor]:
-        inputs = [x.to(self.dtype) if x.is_floating_point() else x for x in batch.inputs]
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.config.precision == "bf16-mixed"):
-            scores = self.model(*inputs)
-            return scores.detach(), self.criterion(scores, batch.labels)
+        with evaluating(self.optimizer):
+            for batch in self._batches(split):
+                scores, loss = self._forward(batch)
+                tally.add(loss.item(), len(batch.labels), *self.objective.count(scores, batch.labels))
+        return {f"{split}_{name}": value for name, value in tally.over_processes(self.fabric).means().items()}
 
     # Checkpoints
 
-    def _save(self, name: str) -> None:
-        self.run.save(
-            name,
-            {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "position": asdict(self.position),
-                "tally": asdict(self.tally),
-                "metrics": vars(self.metrics),
-                "random": torch.get_rng_state(),
-            },
-        )
+    def _save(self, *names: str) -> None:
+        state = self.state.get() | {
+            "schedule": self.schedule.state_dict(),
+            "position": asdict(self.position),
+            "tally": asdict(self.tally.over_processes(self.fabric)),
+            "metrics": vars(self.metrics),
+        }
+        if self.fabric.is_global_zero:
+            for name in names:
+                self.run.save(name, state)
 
     def _restore(self) -> None:
+        self.fabric.barrier()
         state = self.run.load("last.pt")
         if state is None:
             return
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.position, self.tally = Position(**state["position"]), Tally(**state["tally"])
+        self.state.set(state)
+        self.schedule.load_state_dict(state["schedule"])
+        self.position = Position(**state["position"])
+        self.tally = Tally(**state["tally"]) if self.fabric.is_global_zero else Tally()
         self.metrics = Metrics(**state["metrics"])
-        torch.set_rng_state(state["random"])
 
 
 def _make_model(config: RunConfig, task: data.Task) -> nn.Module:
@@ -193,7 +254,16 @@ def _make_model(config: RunConfig, task: data.Task) -> nn.Module:
         shape = (len(task.vocabulary), WORD_DIMENSION) if task.embeddings is None else tuple(task.embeddings.shape)
         options = {"embeddings": task.embeddings}
     classes = task.description.num_classes
-    return make_model(config.model, input_shape=shape, classes=classes, dropout=config.dropout, **options)
+    model = make_model(config.model, input_shape=shape, classes=classes, dropout=config.dropout, **options)
+    if len(shape) == 3:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # much faster on CPUs
+    return model
+
+
+def _laid_out(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    if inputs.is_floating_point():
+        inputs = inputs.to(dtype)
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
 
 
 def train(
@@ -201,7 +271,8 @@ def train(
     folder: Path,
     *,
     data_dir: Path | None = None,
-    report: Report = lambda position, tally, batches: None,
+    execution: Execution | None = None,
+    report: Report = silent,
 ) -> Metrics:
     """Train as configured, in a folder of its own; a run that was interrupted there goes on."""
     task = data.load(
@@ -214,9 +285,7 @@ def train(
         train_split=config.train_split,
         glove=config.glove,
     )
-    if task.description.num_classes < 2:
-        raise ValueError(f"data must be a classification problem, got {config.data}")
-    return Training(config, task, folder).fit(report)
+    return Training(config, task, folder, execution or Execution()).fit(report)
 
 
 @contextmanager
@@ -224,8 +293,9 @@ def _ask_before_ending() -> Iterator[Callable[[], bool]]:
     """Turn SIGTERM and SIGINT into a question that is answered between two batches."""
     asked: list[int] = []
     previous = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
-        previous[number] = signal.signal(number, lambda received, frame: asked.append(received))
+    if threading.current_thread() is threading.main_thread():  # elsewhere, signals are none of our business
+        for number in (signal.SIGTERM, signal.SIGINT):
+            previous[number] = signal.signal(number, lambda received, frame: asked.append(received))
     try:
         yield lambda: bool(asked)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,38 +13,64 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from borat.lab.cli.common import app, console, with_flags_of
 from borat.lab.config import RunConfig, read_mapping
+from borat.lab.store import Run
 
 
 @app.command()
 @with_flags_of
 def train(
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML or JSON file with the keys that are flags below.")
+        Path | None,
+        typer.Argument(help="A TOML or JSON file with the keys that are flags below, or the folder of a run."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where runs are kept, each in a folder named by its configuration.")] = Path(
         "runs"
     ),
     data_dir: Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Only go on with a run that was interrupted: it is an error if there is none."),
+    ] = False,
+    devices: Annotated[int, typer.Option(help="Processes, each with a device of its own.")] = 1,
+    strategy: Annotated[str, typer.Option(help="ddp, fsdp, or auto: ddp if there are several devices.")] = "auto",
+    accelerator: Annotated[str, typer.Option(help="cpu, gpu, mps, or auto: the best there is.")] = "auto",
+    compile_model: Annotated[bool, typer.Option("--compile", help="Compile the model.")] = False,
+    tensorboard: Annotated[bool, typer.Option(help="Write events for TensorBoard.")] = True,
     **flags: object,
 ) -> None:
     """Train one model. The same command goes on with a run that was interrupted."""
-    from borat.lab.train import Interrupted
-    from borat.lab.train import train as run_training
-
+    console.quiet = os.environ.get("LOCAL_RANK", "0") != "0"  # one of several processes speaks
     try:
-        values = read_mapping(config) if config else {}
-        settings = RunConfig.from_mapping({**values, **{k: v for k, v in flags.items() if v is not None}})
-        folder = out / settings.digest
-        with _training_bar(settings) as report:
-            metrics = run_training(settings, folder, data_dir=data_dir, report=report)
+        settings, folder = _settings(config, out, {k: v for k, v in flags.items() if v is not None})
+        if resume and not Run(folder).exists():
+            raise ValueError(f"there is no run to resume in {folder}")
+        from borat.lab.execution import Execution  # slow to import, and not needed to see a mistake
+        from borat.lab.train import Interrupted
+        from borat.lab.train import train as run_training
+
+        execution = Execution(devices, strategy, accelerator, compile_model, tensorboard)
+        try:
+            with _training_bar(settings) as report:
+                metrics = run_training(settings, folder, data_dir=data_dir, execution=execution, report=report)
+        except Interrupted as interruption:
+            console.print(f"{interruption} (in {folder})", highlight=False)
+            raise typer.Exit(130) from interruption
     except (ValueError, OSError) as error:
         raise typer.BadParameter(str(error)) from error
-    except Interrupted as interruption:
-        console.print(f"{interruption} (in {folder})", highlight=False)
-        raise typer.Exit(130) from interruption
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in metrics.result.items())
     console.print(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}", highlight=False)
     console.print(f"kept in {folder}", highlight=False)
+
+
+def _settings(path: Path | None, out: Path, flags: dict[str, object]) -> tuple[RunConfig, Path]:
+    """The configuration of a run and its folder; the folder of a run stands for its configuration."""
+    if path is not None and path.is_dir():
+        if not Run(path).exists():
+            raise ValueError(f"{path} holds no run: there is no config.json in it")
+        settings = Run(path).config.replace(**flags)
+        return settings, path
+    settings = RunConfig.from_mapping({**(read_mapping(path) if path else {}), **flags})
+    return settings, out / settings.digest
 
 
 @contextmanager

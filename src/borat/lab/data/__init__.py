@@ -19,6 +19,7 @@ from borat.lab.data.errors import (
 from borat.lab.data.images import IMAGE_SETS, load_digits_set, load_image_set
 from borat.lab.data.libsvm import LIBSVM_SETS, load_libsvm
 from borat.lab.data.options import COMMON, Options
+from borat.lab.data.repeat_copy import load_repeat_copy
 from borat.lab.data.stream import load_imagenet
 from borat.lab.data.synthetic import load_least_squares, load_separable
 from borat.lab.data.task import Batch, Description, Split, Task
@@ -56,6 +57,7 @@ DATASETS: dict[str, Entry] = {
     **{name: Entry(partial(load_libsvm, name)) for name in LIBSVM_SETS},
     "least_squares": Entry(load_least_squares, ("examples", "features")),
     "separable": Entry(load_separable, ("examples", "features")),
+    "repeat_copy": Entry(load_repeat_copy, ("examples",)),
 }
 """The known data sets."""
 

@@ -145,7 +145,8 @@ class Description:
     """What was loaded. ``dataclasses.asdict`` of it can be written as JSON.
 
     ``mean`` and ``std`` are those of the training split's channels, for pixels between 0 and 1. ``num_classes`` is 0
-    where the labels are real numbers. ``switched_labels`` counts the training labels that the noise changed.
+    where the labels are real numbers; with ``sequences`` it is the number of bits in a step. ``switched_labels`` counts
+    the training labels that the noise changed.
     """
 
     name: str
@@ -155,6 +156,7 @@ class Description:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     augment: bool = False
+    sequences: bool = False
     label_noise: float = 0.0
     switched_labels: int = 0
     vocabulary_size: int = 0

@@ -13,7 +13,7 @@ from torch import nn
 
 from borat.lab.models.common import check_dropout
 from borat.lab.models.densenet import DenseNet
-from borat.lab.models.dnc import DNC, RepeatCopy, repeat_copy, repeat_copy_loss
+from borat.lab.models.dnc import DNC
 from borat.lab.models.infersent import InferSent
 from borat.lab.models.mlp import CNN, MLP, LogisticRegression
 from borat.lab.models.resnet import ResNet18
@@ -28,12 +28,9 @@ __all__ = [
     "Family",
     "InferSent",
     "LogisticRegression",
-    "RepeatCopy",
     "ResNet18",
     "WideResNet",
     "make_model",
-    "repeat_copy",
-    "repeat_copy_loss",
 ]
 
 
@@ -58,7 +55,7 @@ FAMILIES = (
     Family("wrn-<depth>-<width>", r"wrn-(\d+)-(\d+)", WideResNet, ("wrn-40-4", "wrn-16-4", "wrn-16-1", "wrn-10-1")),
     Family("densenet-bc-<depth>-<growth>", r"densenet-bc-(\d+)-(\d+)", DenseNet, ("densenet-bc-40-40",)),
     Family("resnet-18", r"resnet-18", ResNet18, ("resnet-18",)),
-    Family("infersent", r"infersent", InferSent, ("infersent",)),
+    Family("infersent or infersent-<hidden>", r"infersent(-\d+)?", InferSent, ("infersent",)),
     Family("dnc", r"dnc", DNC, ("dnc",)),
     Family("mlp-<width>-<width>-...", r"mlp((?:-\d+)+)", MLP, ("mlp-128-128",)),
     Family("cnn", r"cnn", CNN, ("cnn",)),
@@ -107,7 +104,7 @@ def _parse(name: str) -> tuple[Family, list[int]]:
     for family in FAMILIES:
         match = re.fullmatch(family.pattern, name.lower(), re.ASCII)
         if match:
-            return family, [int(number) for group in match.groups() for number in re.findall(r"\d+", group)]
+            return family, [int(number) for group in match.groups(default="") for number in re.findall(r"\d+", group)]
     examples = [example for family in FAMILIES for example in family.examples]
     nearest = get_close_matches(name.lower(), examples, n=1, cutoff=0.0)[0]
     forms = ", ".join(family.form for family in FAMILIES)

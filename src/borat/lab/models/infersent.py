@@ -20,10 +20,10 @@ class InferSent(nn.Module):
     optimizers move and constraints measure.
 
     Args:
+        hidden: units of the LSTM in each direction.
         input_shape: (words in the vocabulary, dimension of an embedding).
         classes: the number of scores.
         embeddings: the matrix of ``input_shape``; random if left out, for trials without GloVe.
-        hidden: units of the LSTM in each direction.
         fully_connected: the width of the classifier's two hidden layers.
         nonlinear: a tanh after each hidden layer; the published code has none by default.
         dropout: before each layer of the classifier.
@@ -33,11 +33,11 @@ class InferSent(nn.Module):
 
     def __init__(
         self,
+        hidden: int = 2048,
         *,
         input_shape: Sequence[int],
         classes: int = 3,
         embeddings: Tensor | None = None,
-        hidden: int = 2048,
         fully_connected: int = 512,
         nonlinear: bool = False,
         dropout: float = 0.0,

@@ -1,0 +1,29 @@
+"""The losses of the paper by name."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from borat.lab.config import RunConfig
+from borat.losses import MultiClassHingeLoss, SmoothHingeLoss, TopKCrossEntropyLoss
+
+LOSSES: dict[str, type[nn.Module]] = {
+    "ce": nn.CrossEntropyLoss,
+    "hinge": MultiClassHingeLoss,
+    "smooth-hinge": SmoothHingeLoss,
+    "top5": TopKCrossEntropyLoss,
+}
+LOSSES_FOR = {"dfw": ("smooth-hinge", "hinge")}
+"""What an optimizer can minimise, where it is not everything: DFW is derived for piecewise linear losses."""
+
+
+def make_loss(config: RunConfig) -> nn.Module:
+    """The loss of a run, averaged over the batch."""
+    check_loss_suits(config)
+    return LOSSES[config.loss]()
+
+
+def check_loss_suits(config: RunConfig) -> None:
+    allowed = LOSSES_FOR.get(config.optimizer, tuple(LOSSES))
+    if config.loss not in allowed:
+        raise ValueError(f"loss must be {' or '.join(allowed)} for {config.optimizer}, got {config.loss!r}")

@@ -1,0 +1,86 @@
+"""MoMo and MoMo-Adam, from momo-opt, with all of their memory in the state dict and their step size to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import momo  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
+
+Loss = Tensor | float
+
+
+class _InGroup:
+    """An attribute that lives in the first parameter group, and so in the state dict."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name.lstrip("_")
+
+    def __get__(self, optimizer: Any, owner: type) -> Any:
+        return optimizer.param_groups[0][self.name]
+
+    def __set__(self, optimizer: Any, value: Any) -> None:
+        optimizer.param_groups[0][self.name] = value
+
+
+class _Remembering:
+    r"""What the library leaves out: it does not save the average of the losses and the number of steps.
+
+    Nor does it tell its step size, which is found again from the averages that it keeps of the losses
+    (:math:`\bar f`), of the gradients (:math:`d`) and of their products with the parameters (:math:`\gamma`):
+
+    .. math::
+        \tau = \min \Big\{ \frac{\eta}{\rho}, \;
+            \frac{[(1 + \eta \lambda)(\bar f - \rho f_* - \gamma) + \langle d, w \rangle]_+}{\|d\|_{D^{-1}}^2} \Big\}
+    """
+
+    _number_steps = _InGroup()
+    loss_avg = _InGroup()
+    step_size: float | None = None
+    param_groups: list[dict[str, Any]]
+    state: dict[Any, Any]
+    lb: float
+
+    def step(self, closure: Callable[[], Loss] | None = None, loss: Loss | None = None) -> Loss:
+        params = self.param_groups[0]["params"]
+        before = [p.detach().clone() for p in params]
+        result: Loss = super().step(closure, loss)  # type: ignore[misc]
+        for p in params:  # made in float32, and loaded in the parameter's type
+            self.state[p]["grad_dot_w"] = self.state[p]["grad_dot_w"].to(p.dtype)
+        self.step_size = self._last_step_size(before)
+        return result
+
+    def _last_step_size(self, before: list[Tensor]) -> float:
+        group = self.param_groups[0]
+        states = [self.state[p] for p in group["params"]]
+        dot = sum(torch.sum(w * state["grad_avg"]) for w, state in zip(before, states, strict=True))
+        norm = sum(torch.sum(state["grad_avg"] * self._direction(state)) for state in states)
+        gamma = sum(state["grad_dot_w"] for state in states)
+        shrink, rho = 1.0 + group["lr"] * group["weight_decay"], self._bias_correction()
+        excess = shrink * (self.loss_avg - rho * self.lb) + dot - shrink * gamma
+        return min(float(group["lr"]) / rho, float(max(excess, 0.0) / norm))
+
+    def _direction(self, state: dict[str, Tensor]) -> Tensor:
+        return state["grad_avg"]
+
+    def _bias_correction(self) -> float:
+        return 1.0
+
+
+class MoMo(_Remembering, momo.Momo):  # type: ignore[misc]
+    """Momentum models (Schaipp, Ohana, Eickenberg, Defazio and Gower, 2024) on SGD with momentum."""
+
+
+class MoMoAdam(_Remembering, momo.MomoAdam):  # type: ignore[misc]
+    """Momentum models (Schaipp, Ohana, Eickenberg, Defazio and Gower, 2024) on Adam."""
+
+    def _direction(self, state: dict[str, Tensor]) -> Tensor:
+        group = self.param_groups[0]
+        correction = 1.0 - group["betas"][1] ** self._number_steps
+        scale: Tensor = (state["grad_avg_sq"] / correction).sqrt() + group["eps"]
+        return state["grad_avg"] / scale
+
+    def _bias_correction(self) -> float:
+        return float(1.0 - self.param_groups[0]["betas"][0] ** self._number_steps)

@@ -1,0 +1,91 @@
+"""The learning-rate schedules of the paper's first figure and of its experiments, for a budget of any length.
+
+========== ============================================================================================================
+constant   the learning rate stays as it is
+manual     of Zagoruyko and Komodakis (2016) for wide residual networks: times 0.2 at 30, 60 and 80 % of the budget,
+           which is after 60, 120 and 160 of 200 epochs; on SVHN, times 0.1 at 50 and 75 %, after 80 and 120 of 160
+piecewise  of Huang et al. (2017) for densely connected networks: times 0.1 at 50 and 75 % of the budget
+geometric  of Szegedy et al. (2015): times 0.94 after every second epoch
+cosine     warm restarts of Loshchilov and Hutter (2017): cycles of cosine annealing to zero, each twice as long as the
+           one before. Four of them fill the budget: the first takes a fifteenth of it, and the last one ends with it.
+           The learning rate changes after each batch
+plateau    of the paper's experiment on SNLI: divided by 5 after each epoch without a new best validation accuracy
+========== ============================================================================================================
+
+They work with every optimizer. BORAT takes a new learning rate at its next bundle.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import (
+    CosineAnnealingWarmRestarts,
+    LRScheduler,
+    MultiStepLR,
+    ReduceLROnPlateau,
+    StepLR,
+)
+
+from borat.lab.baselines.stepping import unwrap
+from borat.lab.config import RunConfig
+
+COSINE_CYCLES = 4
+
+
+class Schedule:
+    """A schedule of torch that is told of batches and epochs; without one, the learning rate is constant."""
+
+    def __init__(self, scheduler: LRScheduler | None = None, *, each_batch: bool = False) -> None:
+        self.scheduler, self.each_batch = scheduler, each_batch
+
+    def after_batch(self) -> None:
+        """Called after each step of the optimizer."""
+        if self.scheduler is not None and self.each_batch:
+            self.scheduler.step()
+
+    def after_epoch(self, validation_accuracy: float) -> None:
+        """Called after each epoch and its evaluation."""
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(validation_accuracy)
+        elif self.scheduler is not None and not self.each_batch:
+            self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.scheduler is None else self.scheduler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state; the learning rate itself is in that of the optimizer."""
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state)
+
+
+def make_schedule(optimizer: Optimizer, config: RunConfig, batches: int) -> Schedule:
+    """The schedule of a run whose epochs have so many batches."""
+    if batches < 1:
+        raise ValueError(f"batches must be at least 1, got {batches}")
+    target = unwrap(optimizer)
+    match config.schedule:
+        case "constant":
+            return Schedule()
+        case "manual" if config.data.startswith("svhn"):
+            return Schedule(MultiStepLR(target, _milestones(config, 0.5, 0.75), 0.1))
+        case "manual":
+            return Schedule(MultiStepLR(target, _milestones(config, 0.3, 0.6, 0.8), 0.2))
+        case "piecewise":
+            return Schedule(MultiStepLR(target, _milestones(config, 0.5, 0.75), 0.1))
+        case "geometric":
+            return Schedule(StepLR(target, step_size=2, gamma=0.94))
+        case "cosine":
+            first_cycle = math.ceil(config.epochs * batches / (2**COSINE_CYCLES - 1))
+            return Schedule(CosineAnnealingWarmRestarts(target, first_cycle, T_mult=2), each_batch=True)
+        case "plateau":
+            return Schedule(ReduceLROnPlateau(target, "max", factor=0.2, patience=0, threshold=0.0))
+    raise ValueError(f"unknown schedule {config.schedule!r}")
+
+
+def _milestones(config: RunConfig, *shares: float) -> list[int]:
+    """The epochs after which so large shares of the budget are spent; the first epoch always has the first rate."""
+    return [max(1, round(share * config.epochs)) for share in shares]

@@ -1,0 +1,49 @@
+"""What a model is asked to do with a batch: the loss, and what counts as a right answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from borat.lab.baselines import make_loss
+from borat.lab.config import RunConfig
+from borat.lab.data import Description
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss whose smallest possible value is zero, and the number of right answers beside that of all answers."""
+
+    loss: nn.Module
+
+    def count(self, scores: Tensor, labels: Tensor) -> tuple[int, int]:
+        return int((scores.argmax(1) == labels).sum()), len(labels)
+
+
+class BitsObjective(Objective):
+    """Answers that are sequences of bits; a label of -1 is not scored."""
+
+    def count(self, scores: Tensor, labels: Tensor) -> tuple[int, int]:
+        scored = labels >= 0
+        return int((((scores > 0) == labels.bool()) & scored).sum()), int(scored.sum())
+
+
+class SequenceLoss(nn.Module):
+    """The negative log-likelihood of a sequence's bits, in nats, averaged over the batch."""
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        scored = (labels >= 0).to(scores.dtype)
+        losses = functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
+        return (losses * scored).sum() / len(labels)
+
+
+def make_objective(config: RunConfig, description: Description) -> Objective:
+    if description.sequences:
+        if config.loss != "ce":
+            raise ValueError(f"loss must be ce for {description.name}, whose labels are bits, got {config.loss!r}")
+        return BitsObjective(SequenceLoss())
+    if description.num_classes < 2:
+        raise ValueError(f"data must be a classification problem, got {description.name}")
+    return Objective(make_loss(config))

@@ -1,0 +1,127 @@
+"""Training on several devices gives what one gives, also when it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from borat.lab.execution import Execution
+from borat.lab.store import Run
+from borat.lab.train import Interrupted, train
+from train_worker import CONFIG, config_of
+
+PAIRS = ("ddp:borat", "ddp:borat:resumed", "fsdp:borat", "fsdp:borat:resumed", "ddp:sgd", "ddp:momo", "ddp:l4adam", "ddp:schedule-free", "fsdp:adam")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_on_one(folder: Path) -> None:
+    """A run of a single process that is asked to end in the middle of a bundle of its second epoch."""
+
+    def report(position, tally, batches):
+        if (position.epoch, position.batch) == (1, 4):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(config_of("borat"), folder, execution=Execution(accelerator="cpu", tensorboard=False), report=report)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Runs of two processes, one for each strategy and optimizer."""
+    folder = tmp_path_factory.mktemp("devices")
+    for pair in PAIRS:
+        if pair.endswith(":resumed"):
+            start_on_one(folder / pair)
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, Path(__file__).with_name("train_worker.py"), str(folder), *PAIRS]
+    workers = [subprocess.Popen(command, env={**common, "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    try:
+        assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
+    finally:
+        for worker in workers:
+            worker.kill()
+    return folder
+
+
+def numbers(run: Run) -> list[float]:
+    epochs = [value for epoch in run.metrics.epochs for key, value in sorted(epoch.items()) if key != "seconds"]
+    return [x for x in (*epochs, *run.metrics.result.values()) if isinstance(x, float)]
+
+
+def assert_same_numbers(ours: Run, theirs: Run) -> None:
+    assert numbers(ours) == pytest.approx(numbers(theirs), rel=1e-8, abs=1e-10)
+    a, b = ours.load("last.pt")["model"], theirs.load("last.pt")["model"]
+    assert a.keys() == b.keys()
+    for key in a:
+        torch.testing.assert_close(a[key], b[key], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_two_devices_equal_one(pair, folder, tmp_path):
+    alone = tmp_path / "alone"
+    train(config_of(pair.split(":")[1]), alone, execution=Execution(accelerator="cpu", tensorboard=False))
+    assert_same_numbers(Run(folder / pair), Run(alone))
+
+
+def test_interrupted_on_two_devices_and_resumed_on_one(tmp_path):
+    """The signal reaches one of the processes that the command starts; both stop at the same batch."""
+    config = CONFIG.replace(epochs=60)
+    flags = [f"--{k.replace('_', '-')}={v}" for k, v in config.as_dict().items() if v is not None and k != "augment"]
+    command = [sys.executable, "-m", "borat", "train", f"--out={tmp_path}", "--no-tensorboard", *flags]
+    folder = tmp_path / config.digest
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    two = subprocess.Popen([*command, "--devices=2", "--strategy=fsdp", "--accelerator=cpu"], env=environment)
+    try:
+        deadline = time.monotonic() + 120
+        while not (folder / "metrics.json").exists() and two.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        two.send_signal(signal.SIGTERM)
+        assert two.wait(timeout=60) == 130
+    finally:
+        two.kill()
+    state = Run(folder).load("last.pt")
+    assert 0 < state["position"]["epoch"] < 60
+    train(config, folder, execution=Execution(accelerator="cpu"))
+    train(config, tmp_path / "alone", execution=Execution(accelerator="cpu", tensorboard=False))
+    assert numbers(Run(folder)) == pytest.approx(numbers(Run(tmp_path / "alone")), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")
+def test_compiled_models_learn_the_same(tmp_path):
+    config = CONFIG.replace(epochs=1, train_limit=96)
+    train(config, tmp_path / "compiled", execution=Execution(compile=True, tensorboard=False))
+    train(config, tmp_path / "plain", execution=Execution(tensorboard=False))
+    assert_same_numbers(Run(tmp_path / "compiled"), Run(tmp_path / "plain"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"devices": 0}, "devices must be an integer of at least 1, got 0"),
+        ({"strategy": "dp"}, "strategy must be one of auto, ddp, fsdp, got 'dp'"),
+        ({"accelerator": "abacus"}, "accelerator must be one of"),
+        ({"compile": "yes"}, "compile must be True or False"),
+    ],
+)
+def test_rejects(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Execution(**arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_device_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"devices=1, accelerator='gpu'"):
+        train(CONFIG, tmp_path / "run", execution=Execution(accelerator="gpu"))

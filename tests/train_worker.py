@@ -1,0 +1,26 @@
+"""One of several processes that train together. Run by test_train_devices.py: a folder, then strategy:optimizer pairs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from borat.lab.config import RunConfig
+from borat.lab.execution import Execution
+from borat.lab.train import train
+
+CONFIG = RunConfig(epochs=2, train_limit=330, batch_size=32, bundle_size=4, lr=0.5, radius=20.0, precision="64")
+
+
+def config_of(optimizer: str) -> RunConfig:
+    return CONFIG.replace(optimizer=optimizer, lr=0.5 if optimizer in ("borat", "alig", "sgd") else 0.01)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for pair in sys.argv[2:]:
+        strategy, optimizer, *_ = pair.split(":")
+        execution = Execution(devices=2, strategy=strategy, accelerator="cpu", tensorboard=False)
+        train(config_of(optimizer), Path(sys.argv[1]) / pair, execution=execution)
