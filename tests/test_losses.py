@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
-from borat.losses import MultiClassHingeLoss, TopKCrossEntropyLoss
+from borat.losses import MultiClassHingeLoss, SmoothHingeLoss, TopKCrossEntropyLoss
 
 
 def literal_hinge(scores, target, margin=1.0):
@@ -45,6 +47,31 @@ def test_hinge_vanishes_with_a_margin_and_not_before():
     torch.testing.assert_close(loss, torch.tensor([0.0, 0.5]))
 
 
+@pytest.mark.parametrize("margin", [0.0, 0.5, 1.0])
+def test_smooth_hinge(batch, margin):
+    """A mean of the leads over the true class, weighted by the softmax, or the hinge loss where that is negative."""
+    scores, target = batch
+    scores = (3.0 * scores).detach().requires_grad_()
+    target[::2] = scores.argmax(1)[::2]  # some are right, with a margin or without
+    expected, gradients = [], torch.zeros_like(scores)
+    for i, (s, y) in enumerate(zip(scores.tolist(), target.tolist(), strict=True)):
+        leads = [s[j] - s[y] + (margin if j != y else 0.0) for j in range(7)]
+        total = sum(math.exp(score) for score in s)
+        xi = [math.exp(score) / total for score in s]
+        if sum(x * lead for x, lead in zip(xi, leads, strict=True)) < 0.0:
+            xi = [float(lead == max(leads)) for lead in leads]
+        expected.append(sum(x * lead for x, lead in zip(xi, leads, strict=True)))
+        gradients[i] = torch.tensor(xi)
+        gradients[i, y] -= 1.0
+    losses = SmoothHingeLoss(margin, "none")(scores, target)
+    torch.testing.assert_close(losses, torch.tensor(expected, dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(losses.sum(), scores)
+    torch.testing.assert_close(gradient, gradients, rtol=1e-6, atol=1e-7)
+    hinge = MultiClassHingeLoss(margin, "none")(scores, target)
+    assert ((losses >= 0.0) & (losses <= hinge + 1e-12)).all()
+    assert len({bool(smooth < exact) for smooth, exact in zip(losses, hinge, strict=True)}) == 2, "both cases occur"
+
+
 @pytest.mark.parametrize("k", [1, 2, 5, 6])
 def test_top_k(batch, k):
     scores, target = batch
@@ -71,7 +98,7 @@ def test_top_k_vanishes_when_the_truth_is_among_the_first_k():
 def test_large_scores(size, dtype):
     scores = (size * torch.tensor([[1.0, -1.0, 0.5, 0.0]], dtype=dtype)).requires_grad_()
     for label in range(4):
-        for loss in (TopKCrossEntropyLoss(2), MultiClassHingeLoss()):
+        for loss in (TopKCrossEntropyLoss(2), MultiClassHingeLoss(), SmoothHingeLoss()):
             value = loss(scores, torch.tensor([label]))
             (gradient,) = torch.autograd.grad(value, scores)
             assert value.isfinite()
@@ -79,7 +106,7 @@ def test_large_scores(size, dtype):
             assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("loss", [TopKCrossEntropyLoss(2), MultiClassHingeLoss()])
+@pytest.mark.parametrize("loss", [TopKCrossEntropyLoss(2), MultiClassHingeLoss(), SmoothHingeLoss()])
 def test_bfloat16(loss):
     scores = torch.randn(4, 5).bfloat16()
     assert loss(scores, torch.tensor([0, 1, 2, 3])).dtype == torch.bfloat16
@@ -87,6 +114,7 @@ def test_bfloat16(loss):
 
 def test_printing():
     assert repr(MultiClassHingeLoss()) == "MultiClassHingeLoss(margin=1.0, reduction='mean')"
+    assert repr(SmoothHingeLoss()) == "SmoothHingeLoss(margin=1.0, reduction='mean')"
     assert repr(TopKCrossEntropyLoss()) == "TopKCrossEntropyLoss(k=5, reduction='mean')"
 
 

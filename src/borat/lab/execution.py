@@ -20,7 +20,12 @@ from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning.fabric.strategies.strategy import Strategy
 from lightning.fabric.utilities.rank_zero import rank_zero_module
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
@@ -125,7 +130,11 @@ class State:
         return {"model": model, "optimizer": optimizer, "random": self._gather(random_state(self.fabric.device))}
 
     def set(self, state: dict[str, Any]) -> None:
-        if self.sharded:
+        if self.sharded and not state["optimizer"]["state"]:  # torch cannot spread what holds no tensor
+            set_model_state_dict(self.model, state["model"], options=StateDictOptions(full_state_dict=True))
+            for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+                group.update({key: value for key, value in saved.items() if key != "params"})
+        elif self.sharded:
             whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
             set_state_dict(
                 self.model,

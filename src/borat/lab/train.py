@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
@@ -27,12 +27,15 @@ from borat.lab.baselines import evaluating, make_optimizer, make_schedule, step_
 from borat.lab.config import RunConfig
 from borat.lab.events import Events
 from borat.lab.execution import Execution, State, sum_over_processes
+from borat.lab.locks import exclusive
 from borat.lab.models import make_model
 from borat.lab.objective import make_objective
 from borat.lab.store import Metrics, Run
 from borat.optimizer import BORAT
 
 EVALUATION_BATCH = 512
+PATIENCE = 5.0
+"""Seconds to wait for another process that is about to leave the run's folder."""
 WORD_DIMENSION = 50
 """Of random word vectors, where none are given."""
 
@@ -169,7 +172,7 @@ class Training:
         return scores.detach(), self.objective.loss(scores, batch.labels)
 
     def _step(self, loss: Tensor) -> None:
-        """One step. BORAT averages the loss over the processes itself; for others that look at it, it is done here."""
+        """One step, and what is noted of it."""
         if isinstance(self.optimizer, BORAT):
             before = self.optimizer.last_step
             take_step(self.optimizer, loss)
@@ -178,7 +181,7 @@ class Training:
                 return
             self.tally.kinds[step.kind] = self.tally.kinds.get(step.kind, 0) + 1
         else:
-            take_step(self.optimizer, cast(Tensor, self.fabric.all_reduce(loss, reduce_op="mean")))
+            take_step(self.optimizer, loss)
         size = step_size(self.optimizer)
         if size is not None:
             self.tally.step_sizes += size
@@ -285,7 +288,8 @@ def train(
         train_split=config.train_split,
         glove=config.glove,
     )
-    return Training(config, task, folder, execution or Execution()).fit(report)
+    with exclusive(folder, PATIENCE):
+        return Training(config, task, folder, execution or Execution()).fit(report)
 
 
 @contextmanager

@@ -40,6 +40,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from borat import sharding
 from borat.constraints import L2Ball
 from borat.lab.baselines.bpgrad import BPGrad
 from borat.lab.baselines.dfw import DFW
@@ -149,6 +150,9 @@ DEFAULT_LR: dict[str, float] = {
 }
 """What the authors or the libraries advise to begin with."""
 
+NOT_SHARDED = ("momo", "momo-adam", "prodigy", "dog")
+"""Their libraries cannot save parameters that are spread over processes, or not even step on them."""
+
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
     """The optimizer of a run. Where it knows no constraint, the radius is enforced after each of its steps."""
@@ -157,6 +161,8 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(OPTIMIZERS)}"
         raise ValueError(f"unknown optimizer {config.optimizer!r}; {hint}")
     check_loss_suits(config)
+    if config.optimizer in NOT_SHARDED and any(map(sharding.is_sharded, model.parameters())):
+        raise ValueError(f"{config.optimizer} cannot train a model that is spread over processes: use ddp, not fsdp")
     optimizer = OPTIMIZERS[config.optimizer](model, config)
     ball = _ball(config)
     if ball is not None and not hasattr(optimizer, "constraint"):

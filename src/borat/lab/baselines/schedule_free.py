@@ -43,7 +43,7 @@ class ScheduleFree(schedulefree.SGDScheduleFree):  # type: ignore[misc]
         if constraint is not None:
             constraint(params)
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-        self.train()
+        self.param_groups[0]["train_mode"] = True
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:

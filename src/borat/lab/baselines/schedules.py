@@ -17,7 +17,6 @@ They work with every optimizer. BORAT takes a new learning rate at its next bund
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from torch.optim import Optimizer
@@ -32,58 +31,66 @@ from torch.optim.lr_scheduler import (
 from borat.lab.baselines.stepping import unwrap
 from borat.lab.config import RunConfig
 
-COSINE_CYCLES = 4
+COSINE_CYCLES = 1 + 2 + 4 + 8
+"""The lengths of the cycles, in units of the first."""
 
 
 class Schedule:
-    """A schedule of torch that is told of batches and epochs; without one, the learning rate is constant."""
+    """A schedule of torch that is told of batches and epochs; without one, the learning rate is constant.
 
-    def __init__(self, scheduler: LRScheduler | None = None, *, each_batch: bool = False) -> None:
-        self.scheduler, self.each_batch = scheduler, each_batch
+    Args:
+        scheduler: of torch, or none.
+        budget: the number of batches in all epochs.
+    """
+
+    def __init__(self, scheduler: LRScheduler | None, budget: int) -> None:
+        self.scheduler, self.budget = scheduler, budget
+        self.batches_done = 0
 
     def after_batch(self) -> None:
         """Called after each step of the optimizer."""
-        if self.scheduler is not None and self.each_batch:
-            self.scheduler.step()
+        self.batches_done += 1
+        if isinstance(self.scheduler, CosineAnnealingWarmRestarts) and self.batches_done < self.budget:
+            self.scheduler.step(COSINE_CYCLES * self.batches_done / self.budget)
 
     def after_epoch(self, validation_accuracy: float) -> None:
         """Called after each epoch and its evaluation."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(validation_accuracy)
-        elif self.scheduler is not None and not self.each_batch:
+        elif isinstance(self.scheduler, MultiStepLR | StepLR):
             self.scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.scheduler is None else self.scheduler.state_dict()
+        scheduler = {} if self.scheduler is None else self.scheduler.state_dict()
+        return {"batches_done": self.batches_done, "scheduler": scheduler}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state; the learning rate itself is in that of the optimizer."""
+        self.batches_done = state["batches_done"]
         if self.scheduler is not None:
-            self.scheduler.load_state_dict(state)
+            self.scheduler.load_state_dict(state["scheduler"])
 
 
 def make_schedule(optimizer: Optimizer, config: RunConfig, batches: int) -> Schedule:
     """The schedule of a run whose epochs have so many batches."""
     if batches < 1:
         raise ValueError(f"batches must be at least 1, got {batches}")
-    target = unwrap(optimizer)
+    return Schedule(_make_scheduler(unwrap(optimizer), config), config.epochs * batches)
+
+
+def _make_scheduler(optimizer: Optimizer, config: RunConfig) -> LRScheduler | None:
     match config.schedule:
-        case "constant":
-            return Schedule()
-        case "manual" if config.data.startswith("svhn"):
-            return Schedule(MultiStepLR(target, _milestones(config, 0.5, 0.75), 0.1))
-        case "manual":
-            return Schedule(MultiStepLR(target, _milestones(config, 0.3, 0.6, 0.8), 0.2))
-        case "piecewise":
-            return Schedule(MultiStepLR(target, _milestones(config, 0.5, 0.75), 0.1))
+        case "manual" if not config.data.startswith("svhn"):
+            return MultiStepLR(optimizer, _milestones(config, 0.3, 0.6, 0.8), 0.2)
+        case "manual" | "piecewise":
+            return MultiStepLR(optimizer, _milestones(config, 0.5, 0.75), 0.1)
         case "geometric":
-            return Schedule(StepLR(target, step_size=2, gamma=0.94))
+            return StepLR(optimizer, step_size=2, gamma=0.94)
         case "cosine":
-            first_cycle = math.ceil(config.epochs * batches / (2**COSINE_CYCLES - 1))
-            return Schedule(CosineAnnealingWarmRestarts(target, first_cycle, T_mult=2), each_batch=True)
+            return CosineAnnealingWarmRestarts(optimizer, T_0=1, T_mult=2)
         case "plateau":
-            return Schedule(ReduceLROnPlateau(target, "max", factor=0.2, patience=0, threshold=0.0))
-    raise ValueError(f"unknown schedule {config.schedule!r}")
+            return ReduceLROnPlateau(optimizer, "max", factor=0.2, patience=0, threshold=0.0)
+    return None
 
 
 def _milestones(config: RunConfig, *shares: float) -> list[int]:

@@ -55,7 +55,7 @@ def train(
         except Interrupted as interruption:
             console.print(f"{interruption} (in {folder})", highlight=False)
             raise typer.Exit(130) from interruption
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         raise typer.BadParameter(str(error)) from error
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in metrics.result.items())
     console.print(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}", highlight=False)
