@@ -1,0 +1,96 @@
+"""Reports: a folder of runs as one page that opens by a double click, as figures for a paper, as CSV and LaTeX.
+
+They read the store and nothing else, so that they can be made while a sweep is running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from borat.lab.report.export import write_csv, write_latex
+from borat.lab.report.page import render
+from borat.lab.report.records import STATUSES, Collection, collect
+from borat.lab.report.static import write_figures
+from borat.lab.report.tasks import Task, group
+from borat.lab.store import write_atomically
+
+__all__ = ["Summary", "write_report"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a report was made from."""
+
+    output: Path
+    counts: dict[str, int]
+    """How many runs have finished, have diverged and are running."""
+    data: tuple[str, ...]
+    tasks: int
+    notes: tuple[str, ...]
+    """What could not be read, and why."""
+    figures: tuple[Path, ...] = ()
+
+    @property
+    def runs(self) -> int:
+        return sum(self.counts.values())
+
+
+def write_report(
+    folder: Path,
+    output: Path,
+    *,
+    title: str | None = None,
+    static: Path | None = None,
+    csv: Path | None = None,
+    latex: Path | None = None,
+) -> Summary:
+    """Write the page for all runs below a folder, and further forms of it where asked. Each file is written atomically.
+
+    Args:
+        folder: where the runs are, at any depth.
+        output: the HTML file to write.
+        title: of the page; without one, that of the reproduced experiment or the folder's name.
+        static: a folder for the figures as PNG and PDF.
+        csv: a file for the table of runs.
+        latex: a file for the table of settings, means over seeds, and for ours beside the paper's.
+
+    Raises:
+        ValueError: if the folder does not exist, or if it holds neither a run nor the table of an experiment.
+    """
+    found = collect(folder)
+    if not found.records and not found.experiments:
+        reasons = "".join(f"; {note}" for note in found.notes)
+        raise ValueError(f"no runs in {folder}: train some with `borat train` or `borat sweep`{reasons}")
+    for name, path in (("output", output), ("csv", csv), ("latex", latex)):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"{name} must be in a folder that exists, got {path}")
+    tasks = group(found.records)
+    counts = {status: sum(record.status == status for record in found.records) for status in STATUSES}
+    data = tuple(sorted({record.config.data for record in found.records}))
+    page = render(title or _title(folder, found), _describe(counts, data, tasks), found, tasks)
+    write_atomically(output, lambda path: path.write_text(page, encoding="utf-8"))
+    if csv is not None:
+        write_csv(tasks, csv)
+    if latex is not None:
+        write_latex(tasks, found.experiments, latex)
+    figures = write_figures(tasks, static) if static is not None else []
+    return Summary(output, counts, data, len(tasks), tuple(found.notes), tuple(figures))
+
+
+def _title(folder: Path, found: Collection) -> str:
+    titles = {experiment.title for experiment in found.experiments}
+    return titles.pop() if len(titles) == 1 else f"Runs in {folder.resolve().name}"
+
+
+def _describe(counts: dict[str, int], data: Sequence[str], tasks: Sequence[Task]) -> str:
+    total = sum(counts.values())
+    if not total:
+        return "No training runs, only measured tables."
+    parts = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    return f"{_count(total, 'run')} ({parts}) on {', '.join(data)}; {_count(len(tasks), 'task')}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

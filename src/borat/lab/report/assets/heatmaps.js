@@ -1,0 +1,212 @@
+// The accuracy over the learning rate and a second parameter: heatmaps, or what is left of them with fewer parameters.
+
+const scaleColours = () => colourOf(report.scale);
+const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255);
+
+// Black or white, whichever is easier to read at this place of the scale.
+function textColour(share) {
+  const place = Math.min(3.999, 4 * share);
+  const [low, high] = scaleColours().slice(Math.floor(place), Math.floor(place) + 2).map(channels);
+  const mixed = low.map((value, i) => value + (place % 1) * (high[i] - value));
+  const [red, green, blue] = mixed.map((value) => ((value + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 ? "#000000" : "#ffffff";
+}
+
+const HOVER = "%{customdata}<extra></extra>";
+
+function describeCell(cell, metric) {
+  const lines = [plain(cell.label ?? `lr ${short(cell.lr)}`)];
+  const seeds = cell.runs > 1 ? ` (${cell.runs} seeds)` : "";
+  if (known(cell.mean)) lines.push(`${metric} <b>${withSpread(cell.mean, cell.std)} %</b>${seeds}`);
+  const all = cell.runs + cell.diverged;
+  if (cell.diverged) lines.push(cell.runs ? `${cell.diverged} of ${all} seeds diverged` : "diverged");
+  return lines.join("<br>");
+}
+
+// The range of all panels of a task, the paper's among them: one scale for all.
+function rangeOf(grid) {
+  const cells = [...Object.values(grid.panels), ...Object.values(grid.paper)].flat();
+  const values = cells.map((cell) => cell.mean).filter(known);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return values.length ? [low, high > low ? high : low + 0.01] : [0, 1];
+}
+
+function heatmapTrace(cells, grid, range, metric) {
+  const table = () => grid.seconds.map(() => grid.lrs.map(() => null));
+  const [z, customdata] = [table(), table()];
+  for (const cell of cells) {
+    z[cell.row][cell.column] = cell.diverged ? null : cell.mean;
+    customdata[cell.row][cell.column] = describeCell(cell, metric);
+  }
+  const colorscale = scaleColours().map((colour, i) => [i / 4, colour]);
+  const look = { colorscale, zmin: range[0], zmax: range[1], showscale: false, xgap: 2, ygap: 2 };
+  return { type: "heatmap", z, customdata, ...look, hovertemplate: HOVER, hoverongaps: false };
+}
+
+function labelTrace(cells, range) {
+  const shown = cells.filter((cell) => !cell.diverged && known(cell.mean));
+  const colours = shown.map((cell) => textColour((cell.mean - range[0]) / (range[1] - range[0])));
+  return {
+    mode: "text",
+    x: shown.map((cell) => cell.column),
+    y: shown.map((cell) => cell.row),
+    text: shown.map((cell) => percent(cell.mean) + (known(cell.std) ? `<br>± ${percent(cell.std)}` : "")),
+    textfont: { size: 12, color: colours },
+    hoverinfo: "skip",
+  };
+}
+
+// A hatched box and a cross: what diverged is told apart without colour.
+function divergedTraces(cells, metric) {
+  const lost = cells.filter((cell) => cell.diverged);
+  const corners = (at, size, signs) => lost.flatMap((cell) => [...signs.map((sign) => cell[at] + sign * size), null]);
+  const hatch = { shape: "/", size: 8, solidity: 0.12, fgcolor: variable("alarm") };
+  const box = {
+    mode: "lines",
+    x: corners("column", 0.47, [-1, 1, 1, -1, -1]),
+    y: corners("row", 0.45, [-1, -1, 1, 1, -1]),
+    line: { width: 1, color: variable("alarm") },
+    fill: "toself",
+    fillcolor: "rgba(0,0,0,0)",
+    fillpattern: hatch,
+    hoverinfo: "skip",
+  };
+  const cross = {
+    mode: "markers",
+    x: lost.map((cell) => cell.column),
+    y: lost.map((cell) => cell.row),
+    marker: { symbol: "x", size: 13, color: variable("text"), line: { width: 2, color: variable("surface") } },
+    customdata: lost.map((cell) => describeCell(cell, metric)),
+    hovertemplate: HOVER,
+  };
+  return [box, cross];
+}
+
+function drawHeatmap(target, found, grid, range, metric) {
+  const place = (cell) => ({ column: grid.lrs.indexOf(cell.lr), row: grid.seconds.indexOf(cell.second) });
+  const cells = found.map((cell) => ({ ...cell, ...place(cell) })).filter((cell) => cell.column >= 0 && cell.row >= 0);
+  const ticks = (values) => ({
+    tickvals: values.map((_, i) => i),
+    ticktext: values.map(short),
+    range: [-0.5, values.length - 0.5],
+    showgrid: false,
+    ticks: "",
+    fixedrange: true,
+  });
+  target.style.height = `${66 + 38 * Math.max(grid.seconds.length, 2)}px`;
+  plot(target, [heatmapTrace(cells, grid, range, metric), labelTrace(cells, range), ...divergedTraces(cells, metric)], {
+    xaxis: axis("learning rate", ticks(grid.lrs)),
+    yaxis: axis(grid.second, ticks(grid.seconds)),
+    hovermode: "closest",
+  });
+}
+
+function addHeatmaps(section, task) {
+  const range = rangeOf(task.grid);
+  const ramp = element("span", { class: "ramp", role: "img", "aria-label": "colour scale, darker is better" });
+  drawThemed(() => (ramp.style.background = `linear-gradient(to right, ${scaleColours().join(", ")})`));
+  const [low, high] = range.map((value) => `${percent(value)} %`);
+  const meaning = `${high}, darker is better; × diverged, blank: not run`;
+  section.append(element("p", { class: "scale" }, `${task.metric} ${low}`, ramp, meaning));
+  const panels = section.appendChild(element("div", { class: "panels" }));
+  const addPanel = (method, whose, cells) => {
+    const target = element("div", { class: "plot heatmap", role: "img", "aria-label": `Heatmap of ${method}${whose}` });
+    panels.append(element("figure", {}, element("figcaption", {}, element("strong", {}, method), whose), target));
+    drawThemed(() => drawHeatmap(target, cells, task.grid, range, task.metric));
+  };
+  const withPaper = Object.keys(task.grid.paper).length > 0;
+  for (const [method, cells] of Object.entries(task.grid.panels)) {
+    addPanel(method, withPaper ? ", ours" : "", cells);
+    if (task.grid.paper[method]) addPanel(method, ", paper", task.grid.paper[method]);
+  }
+}
+
+// Points with bars for the spread over seeds, along x or y.
+function pointsOf(method, cells, task, direction) {
+  const values = cells.map((cell) => 100 * cell.mean);
+  const spread = { type: "data", array: cells.map((cell) => 100 * (cell.std ?? 0)), thickness: 1.5 };
+  return {
+    [direction]: values,
+    [`error_${direction}`]: { ...spread, visible: cells.some((cell) => known(cell.std)) },
+    mode: "markers",
+    customdata: cells.map((cell) => describeCell(cell, task.metric)),
+    hovertemplate: `${plain(method)}, ${HOVER}`,
+  };
+}
+
+const crossOf = (colour) => ({ symbol: "x-thin", size: 10, line: { width: 2.5, color: colour } });
+
+function drawLines(target, task) {
+  const traces = Object.entries(task.grid.panels).flatMap(([method, cells]) => {
+    const style = report.methods[method];
+    const colour = colourOf(style);
+    const finished = cells.filter((cell) => !cell.diverged).sort((a, b) => a.lr - b.lr);
+    const lost = cells.filter((cell) => cell.diverged);
+    const line = { mode: "lines+markers", line: { color: colour, dash: style.dash, width: 2 } };
+    const marker = { symbol: style.marker, size: 9 };
+    const ground = { y: lost.map(() => 0), marker: crossOf(colour), cliponaxis: false };
+    return [
+      { ...pointsOf(method, finished, task, "y"), ...line, marker, x: finished.map((cell) => cell.lr) },
+      { ...pointsOf(method, lost, task, "y"), ...ground, x: lost.map((cell) => cell.lr) },
+    ];
+  });
+  const rates = task.grid.lrs;
+  plot(target, traces, {
+    xaxis: axis("learning rate", { type: "log", tickvals: rates, ticktext: rates.map(short) }),
+    yaxis: axis(`${task.metric} (%)`, { rangemode: "tozero" }),
+    hovermode: "closest",
+  });
+}
+
+// One row for each method. What diverged has no accuracy: its crosses stand at the left edge.
+function drawDots(target, task) {
+  const methods = Object.keys(task.grid.panels);
+  const finished = Object.values(task.grid.panels).flat().filter((cell) => !cell.diverged && known(cell.mean));
+  const values = finished.map((cell) => 100 * cell.mean);
+  const [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [0, 100];
+  const margin = 0.06 * Math.max(high - low, 1);
+  const traces = methods.flatMap((method) => {
+    const style = report.methods[method];
+    const colour = colourOf(style);
+    const cells = task.grid.panels[method];
+    const dots = (test, marker, more = {}) => {
+      const chosen = cells.filter(test);
+      return { ...pointsOf(method, chosen, task, "x"), y: chosen.map(() => plain(method)), marker, ...more };
+    };
+    return [
+      dots((cell) => !cell.best && !cell.diverged, { symbol: "circle-open", size: 8, color: colour }),
+      dots((cell) => cell.best && !cell.diverged, { symbol: style.marker, size: 12, color: colour }),
+      dots((cell) => cell.diverged, crossOf(colour), { x: cells.map(() => low - margin), error_x: {} }),
+    ];
+  });
+  target.style.height = `${90 + 26 * methods.length}px`;
+  const rows = { type: "category", categoryorder: "array", categoryarray: methods.map(plain).reverse() };
+  plot(target, traces, {
+    xaxis: axis(`${task.metric} (%)`, { range: [low - 1.5 * margin, high + margin] }),
+    yaxis: axis("", { ...rows, range: [-0.6, methods.length - 0.4] }),
+    hovermode: "closest",
+  });
+}
+
+function addPlot(section, task, draw, remark) {
+  const target = element("div", { class: "plot" });
+  section.append(element("p", { class: "remark" }, remark), element("figure", {}, target));
+  drawThemed(() => draw(target, task));
+}
+
+function showHeatmaps() {
+  const tasks = report.tasks.filter((task) => Object.keys(task.grid.panels).length);
+  byId("heatmaps").hidden = tasks.length === 0;
+  for (const task of tasks) {
+    const section = byId("heatmaps").appendChild(element("div", {}, element("h3", {}, task.name)));
+    if (task.grid.form === "heatmaps") addHeatmaps(section, task);
+    if (task.grid.form === "lines") {
+      section.append(legendOf(Object.keys(task.grid.panels)));
+      addPlot(section, task, drawLines, "× diverged; bars: standard deviation over seeds");
+    }
+    if (task.grid.form === "dots") {
+      const remark = "Filled: the best setting on validation data; open: the others; × diverged, at the left edge";
+      addPlot(section, task, drawDots, remark);
+    }
+  }
+}

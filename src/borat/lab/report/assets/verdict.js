@@ -1,0 +1,112 @@
+// The range of learning rates that work, and the tables of reproduced experiments.
+
+const cell = (content, attributes = {}) => element("td", attributes, content);
+const NUMBER = { class: "number" };
+
+// A table that scrolls on its own; titles are texts or [text, attributes].
+function tableOf(titles, rows, caption = null) {
+  const heads = titles.map((title) => {
+    const [text, attributes] = [title].flat();
+    return element("th", { scope: "col", ...attributes }, text);
+  });
+  const parts = [element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)];
+  if (caption) parts.unshift(element("caption", {}, caption));
+  return element("div", { class: "scroll" }, element("table", {}, ...parts));
+}
+
+function showVerdict() {
+  const section = byId("verdict");
+  const tasks = report.tasks.filter((task) => task.sentence);
+  section.hidden = tasks.length === 0;
+  section.append(element("p", {}, explainUsable()));
+  const titles = [
+    "method",
+    "learning rates (✓ usable)",
+    ["decades", NUMBER],
+    ["settings", { ...NUMBER, title: "usable of all that were tried" }],
+  ];
+  for (const task of tasks) {
+    section.append(
+      element("h3", {}, task.name),
+      element("p", {}, `${task.sentence} Best ${task.metric}: ${percent(task.best)} %.`),
+      tableOf(titles, task.usable.map(verdictRow)),
+    );
+  }
+}
+
+function explainUsable() {
+  return (
+    `A setting is usable if its accuracy is within ${short(100 * report.margin)} points of the best of all methods. ` +
+    "Decades span the longest unbroken stretch of usable learning rates, each at the radius (or weight decay) that " +
+    "suits it best."
+  );
+}
+
+function verdictRow(result) {
+  const chips = result.tried.map((lr) => {
+    const works = result.lrs.includes(lr);
+    return element("span", { class: works ? "chip usable" : "chip" }, works ? `✓ ${short(lr)}` : short(lr));
+  });
+  return element(
+    "tr",
+    {},
+    element("th", { scope: "row" }, result.method),
+    cell(element("div", { class: "chips" }, ...chips)),
+    cell(result.lrs.length ? short(result.decades.toFixed(2)) : "–", NUMBER),
+    cell(`${result.cells} / ${result.total}`, NUMBER),
+  );
+}
+
+function showExperiments() {
+  byId("experiments").hidden = report.experiments.length === 0;
+  for (const experiment of report.experiments) {
+    byId("experiments").append(
+      element("h3", {}, `${experiment.title} (${experiment.source}), ${experiment.scale} scale`),
+      element("p", {}, explainScale(experiment.scale)),
+      experimentTable(experiment),
+      ...claimsOf(experiment),
+    );
+  }
+}
+
+function explainScale(scale) {
+  if (scale === "full") return "The paper’s protocol.";
+  return (
+    `The same question at the ${scale} scale: less data, smaller models or fewer epochs than in the paper, so that ` +
+    "our numbers compare with each other, not with the paper’s."
+  );
+}
+
+// Ours are shares between 0 and 1 where the paper prints per cent.
+function experimentTable(experiment) {
+  const isShare = experiment.metric.includes("accuracy");
+  const write = isShare ? percent : short;
+  const ours = (value) => {
+    if (!known(value?.mean)) return "–";
+    const several = value.runs > 1;
+    return withSpread(value.mean, several ? value.std : null, write) + (several ? ` (${value.runs} runs)` : "");
+  };
+  const methods = [...new Set([...Object.keys(experiment.ours), ...Object.keys(experiment.paper)])];
+  const rows = methods.map((method) => {
+    const cells = experiment.columns.flatMap((column) => [
+      cell(ours(experiment.ours[method]?.[column]), NUMBER),
+      cell(String(experiment.paper[method]?.[column] ?? "–"), NUMBER),
+    ]);
+    return element("tr", {}, element("th", { scope: "row" }, method), ...cells);
+  });
+  const titles = experiment.columns.flatMap((column) => [[`${column}, ours`, NUMBER], ["paper", NUMBER]]);
+  const metric = experiment.metric.replaceAll("_", " ") + (isShare ? " in %" : "");
+  return tableOf(["method", ...titles], rows, `${metric}, ± standard deviation over seeds`);
+}
+
+function claimsOf(experiment) {
+  const items = experiment.claims.map((claim) => {
+    const entries = Object.entries(claim.numbers ?? {});
+    const numbers = entries.map(([name, value]) => `${name} ${known(value) ? short(value) : "–"}`);
+    const where = claim.column ? `${claim.column}: ` : "";
+    const evidence = numbers.length ? ` (${where}${numbers.join(", ")})` : "";
+    return element("li", {}, element("strong", {}, claim.verdict ?? ""), `: ${claim.text}${evidence}`);
+  });
+  if (!items.length) return [];
+  return [element("p", {}, "What the paper says, and whether these runs support it:"), element("ul", {}, ...items)];
+}

@@ -1,0 +1,171 @@
+"""The page: one HTML file with its style, its scripts, Plotly and the data inside. It asks the network for nothing."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from string import Template
+from typing import Any
+
+from borat.lab.report.records import Collection, Experiment, number
+from borat.lab.report.rows import make_table
+from borat.lab.report.styles import DASHES, PALETTE, SCALE, kind_styles, method_styles
+from borat.lab.report.tasks import Mean, Setting, Task, sort_methods
+from borat.lab.verdict import MARGIN, sentence
+
+SCRIPTS = ("base.js", "verdict.js", "heatmaps.js", "curves.js", "kinds.js", "table.js", "main.js")
+CURVES = ("train_loss", "validation_accuracy", "step_size")
+
+
+def render(title: str, summary: str, found: Collection, tasks: Sequence[Task]) -> str:
+    """The HTML of a report."""
+    from plotly.offline import get_plotlyjs
+
+    return Template(_asset("page.html")).substitute(
+        title=html.escape(title),
+        style=_asset("style.css"),
+        plotly=get_plotlyjs(),
+        data=embed(make_data(title, summary, found, tasks)),
+        script="\n".join(_asset(name) for name in SCRIPTS),
+    )
+
+
+def embed(data: Any) -> str:
+    """JSON that may stand inside a script element: no text in it can end the element or start a comment."""
+    text = json.dumps(_plain(data), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def make_data(title: str, summary: str, found: Collection, tasks: Sequence[Task]) -> dict[str, Any]:
+    """Everything that the scripts draw."""
+    kinds = {kind for task in tasks for setting in task.settings for counts in setting.kinds() for kind in counts}
+    methods = sort_methods(method for task in tasks for method in task.methods)
+    styles = method_styles(methods)
+    return {
+        "title": title,
+        "summary": summary,
+        "notes": found.notes,
+        "margin": MARGIN,
+        "methods": {method: asdict(styles[method]) for method in methods},
+        "palette": [asdict(style) for style in PALETTE],
+        "dashes": DASHES,
+        "scale": SCALE,
+        "kinds": {kind: asdict(style) for kind, style in kind_styles(kinds).items()},
+        "experiments": [asdict(experiment) for experiment in found.experiments],
+        "tasks": [_task(task, paper_heatmap(task, tasks, found.experiments)) for task in tasks],
+        "table": make_table(tasks),
+    }
+
+
+def paper_heatmap(
+    task: Task, tasks: Sequence[Task], experiments: Sequence[Experiment]
+) -> dict[str, dict[tuple[float, float], float]]:
+    """The paper's accuracies for a task, between 0 and 1: those of the experiment whose only task it is."""
+    for experiment in experiments:
+        inside = [t for t in tasks if _belongs(t, experiment)]
+        if experiment.heatmap and inside == [task]:
+            return {
+                method: {_place(key): value / 100 for key, value in cells.items() if number(value) is not None}
+                for method, cells in experiment.heatmap.items()
+            }
+    return {}
+
+
+def _belongs(task: Task, experiment: Experiment) -> bool:
+    names = (record.name for setting in task.settings for record in setting.records)
+    return not experiment.folder or any(name.startswith(f"{experiment.folder}/") for name in names)
+
+
+def _place(key: str) -> tuple[float, float]:
+    lr, _, radius = key.partition("|")
+    return float(lr), float(radius)
+
+
+def _task(task: Task, paper: dict[str, dict[tuple[float, float], float]]) -> dict[str, Any]:
+    grid = task.grid
+    return {
+        "name": task.name,
+        "metric": task.metric,
+        "best": task.top,
+        "sentence": sentence(task.usable),
+        "usable": [asdict(result) for result in task.usable],
+        "grid": {
+            "form": grid.form,
+            "second": grid.second and grid.second.replace("_", " "),
+            "lrs": grid.lrs,
+            "seconds": grid.seconds,
+            "panels": {m: [_cell(task, s, *place) for place, s in cells.items()] for m, cells in grid.cells.items()},
+            "paper": {
+                method: [{"lr": lr, "second": second, "mean": value} for (lr, second), value in cells.items()]
+                for method, cells in paper.items()
+            },
+        },
+        "settings": [_setting(setting, task) for setting in task.settings],
+    }
+
+
+def _cell(task: Task, setting: Setting, lr: float, second: float | None) -> dict[str, Any]:
+    is_best = setting is task.best[setting.method]
+    about = {"diverged": setting.diverged, "best": is_best, "label": label(setting)}
+    return {"lr": lr, "second": second, **_mean(setting.accuracy), **about}
+
+
+def _setting(setting: Setting, task: Task) -> dict[str, Any]:
+    counts = setting.kinds()
+    return {
+        "method": setting.method,
+        "lr": setting.config.lr,
+        "radius": setting.config.radius,
+        "label": label(setting),
+        "seeds": len(setting.records),
+        "diverged": setting.diverged,
+        "best": setting is task.best[setting.method],
+        "curves": {key: _curve(setting.curve(key)) for key in CURVES},
+        "kinds": {
+            kind: [count[kind] / max(count.total(), 1) for count in counts]
+            for kind in sorted({kind for count in counts for kind in count})
+        },
+    }
+
+
+def _curve(values: Sequence[Mean | None]) -> dict[str, Any]:
+    several = any(value is not None and value.std is not None for value in values)
+    curve: dict[str, Any] = {"mean": [value and value.mean for value in values]}
+    if several:
+        curve["std"] = [value and value.std for value in values]
+    return curve
+
+
+def _mean(value: Mean | None) -> dict[str, Any]:
+    return {"mean": value and value.mean, "std": value and value.std, "runs": value.runs if value else 0}
+
+
+def label(setting: Setting) -> str:
+    """The choices of a setting, without the method."""
+    config = setting.config
+    parts = [f"lr {config.lr:g}"]
+    parts += [f"radius {config.radius:g}"] if config.radius is not None else []
+    parts += [f"weight decay {config.weight_decay:g}"] if config.weight_decay else []
+    parts += [f"momentum {config.momentum:g}"] if config.momentum != type(config)().momentum else []
+    return ", ".join(parts)
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON knows: numbers with six digits, and null for those that are not finite."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+@cache
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")

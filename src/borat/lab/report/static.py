@@ -1,0 +1,285 @@
+"""The same figures for a paper: PNG and PDF, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from borat.lab.report.page import label
+from borat.lab.report.styles import SCALE, Style, kind_styles, method_styles
+from borat.lab.report.tasks import Grid, Mean, Setting, Task, short_names
+from borat.lab.store import write_atomically
+
+MARKERS = dict(
+    zip(
+        ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "star", "hexagon"),
+        ("o", "s", "^", "D", "v", "p", "*", "h"),
+        strict=True,
+    )
+)
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+LOOK: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "pdf.fonttype": 42,
+    "hatch.linewidth": 0.6,
+}
+"""Fonts that journals accept (TrueType), and no more ink than needed."""
+
+BLUES = LinearSegmentedColormap.from_list("borat", SCALE["light"])
+PANELS_IN_ROW = 4
+LEGEND_COLUMNS = 2
+FORMATS = ("png", "pdf")
+
+
+def write_figures(tasks: Sequence[Task], folder: Path) -> list[Path]:
+    """Write every figure that the tasks have data for, as ``<figure>_<task>.png`` and ``.pdf``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for task, name in zip(tasks, file_names(tasks), strict=True):
+        for figure_name, figure in draw_all(task):
+            for suffix in FORMATS:
+                path = folder / f"{figure_name}_{name}.{suffix}"
+                write_atomically(path, _saver(figure, suffix))
+                written.append(path)
+    return written
+
+
+def file_names(tasks: Sequence[Task]) -> list[str]:
+    """One short name for each task: data, model and loss, then whatever tells it from the others."""
+    names: list[str] = []
+    for task, apart in zip(tasks, short_names(tasks), strict=True):
+        parts = [*task.parts[:3], *(part for part in task.parts[3:] if len(tasks) > 1 and part in apart.split(", "))]
+        name = re.sub(r"[^a-z0-9.]+", "-", " ".join(parts).lower()).strip("-.")[:80]
+        names.append(name if name not in names else f"{name}-{len(names) + 1}")
+    return names
+
+
+def _saver(figure: Figure, suffix: str) -> Callable[[Path], None]:
+    def save(path: Path) -> None:
+        with mpl.rc_context(LOOK):
+            figure.savefig(path, format=suffix, dpi=200)
+
+    return save
+
+
+def draw_all(task: Task) -> Iterator[tuple[str, Figure]]:
+    """The figures of one task and what they are called."""
+    styles = method_styles(task.methods)
+    with mpl.rc_context(LOOK):
+        if task.grid.form == "heatmaps":
+            yield "heatmaps", draw_heatmaps(task)
+        elif task.grid.cells:
+            yield "accuracy", (draw_lines if task.grid.form == "lines" else draw_dots)(task, styles)
+        best = [setting for setting in task.best.values() if setting.curve("train_loss")]
+        if best:
+            yield "curves", draw_curves(best, styles)
+        if any(any(setting.curve("step_size")) for setting in best):
+            yield "step_sizes", draw_step_sizes(best, styles)
+        with_kinds = [setting for setting in best if setting.kinds()]
+        if with_kinds:
+            yield "kinds", draw_kinds(with_kinds)
+
+
+def draw_heatmaps(task: Task) -> Figure:
+    """One panel for each method, all on the same scale."""
+    grid = task.grid
+    columns = min(PANELS_IN_ROW, len(grid.cells))
+    rows = math.ceil(len(grid.cells) / columns)
+    size = (0.6 + columns * (0.5 + 0.5 * len(grid.lrs)), rows * (0.9 + 0.36 * len(grid.seconds)))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    values = [s.accuracy.mean for cells in grid.cells.values() for s in cells.values() if s.accuracy and not s.diverged]
+    norm = Normalize(min(values, default=0.0), max(values, default=1.0) + 1e-9)
+    for axes, method in zip(panels.flat, grid.cells, strict=False):
+        _draw_heatmap(axes, method, grid, norm)
+    for axes in panels.flat[len(grid.cells) :]:
+        axes.set_visible(False)
+    figure.supxlabel("learning rate", size=9)
+    figure.supylabel(str(grid.second).replace("_", " "), size=9)
+    scale = figure.colorbar(mpl.cm.ScalarMappable(norm, BLUES), ax=list(panels.flat), fraction=0.03, pad=0.01)
+    scale.ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
+    scale.set_label(f"{task.metric} (%)")
+    return figure
+
+
+def _draw_heatmap(axes: Any, method: str, grid: Grid, norm: Normalize) -> None:
+    axes.set_title(method, size=9, weight="bold")
+    axes.set(xlim=(-0.5, len(grid.lrs) - 0.5), ylim=(-0.5, len(grid.seconds) - 0.5))
+    axes.set_xticks(range(len(grid.lrs)), [f"{lr:g}" for lr in grid.lrs])
+    axes.set_yticks(range(len(grid.seconds)), ["none" if value is None else f"{value:g}" for value in grid.seconds])
+    axes.tick_params(length=0)
+    for (lr, second), setting in grid.cells[method].items():
+        x, y = grid.lrs.index(lr), grid.seconds.index(second)
+        corner = (x - 0.48, y - 0.48)
+        if setting.diverged:
+            axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor="white", edgecolor="#a33c00", hatch="////", lw=0.6))
+            axes.text(x, y, "×", ha="center", va="center", size=12, weight="bold")  # noqa: RUF001
+        elif setting.accuracy:
+            share = float(norm(setting.accuracy.mean))
+            axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=BLUES(share), lw=0))
+            colour = "white" if _luminance(BLUES(share)) < 0.18 else "black"
+            axes.text(x, y, _percent(setting.accuracy), ha="center", va="center", size=7, color=colour)
+
+
+def _luminance(colour: Sequence[float]) -> float:
+    """Relative luminance: at 0.18, black and white text are equally easy to read."""
+    linear = [((channel + 0.055) / 1.055) ** 2.4 for channel in colour[:3]]
+    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+
+
+def _percent(value: Mean) -> str:
+    return f"{100 * value.mean:.1f}" + (f"\n± {100 * value.std:.1f}" if value.std is not None else "")
+
+
+def draw_lines(task: Task, styles: dict[str, Style]) -> Figure:
+    """The accuracy over the learning rate; crosses mark where a method diverged."""
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    axes: Any = figure.subplots()
+    for method, cells in task.grid.cells.items():
+        style = styles[method]
+        finished = sorted((lr, s.accuracy) for (lr, _), s in cells.items() if s.accuracy and not s.diverged)
+        lost = [lr for (lr, _), setting in cells.items() if setting.diverged]
+        look = {"color": style.light, "marker": MARKERS[style.marker], "ls": DASHES[style.dash], "ms": 5}
+        axes.errorbar([lr for lr, _ in finished], *_in_percent(a for _, a in finished), label=method, **look)
+        axes.plot(lost, [0.0] * len(lost), "x", color=style.light, ms=7, mew=2, clip_on=False)
+    axes.set(xscale="log", xlabel="learning rate", ylabel=f"{task.metric} (%)", ylim=(0, None))
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def draw_dots(task: Task, styles: dict[str, Style]) -> Figure:
+    """A row for each method: the best setting on validation filled, the others open, crosses for diverged ones."""
+    grid = task.grid
+    figure = Figure(figsize=(5, 0.9 + 0.24 * len(grid.cells)), layout="constrained")
+    axes: Any = figure.subplots()
+    edge = 100 * min(
+        (s.outcome for c in grid.cells.values() for s in c.values() if not math.isnan(s.outcome)), default=0
+    )
+    for row, (method, cells) in enumerate(grid.cells.items()):
+        colour, marker = styles[method].light, MARKERS[styles[method].marker]
+        for setting in cells.values():
+            if setting.diverged:
+                axes.plot([edge - 1.0], [row], "x", color=colour, ms=6, mew=1.5)
+            elif setting.accuracy:
+                fill = colour if setting is task.best[method] else "none"
+                means, errors = _in_percent([setting.accuracy])
+                axes.errorbar(means, [row], xerr=errors, color=colour, marker=marker, mfc=fill, ms=5)
+    axes.set_yticks(range(len(grid.cells)), list(grid.cells))
+    axes.invert_yaxis()
+    axes.set_xlabel(f"{task.metric} (%)")
+    axes.grid(alpha=0.3)
+    return figure
+
+
+def _in_percent(values: Iterable[Mean]) -> tuple[list[float], list[float]]:
+    known = list(values)
+    return [100 * value.mean for value in known], [100 * (value.std or 0.0) for value in known]
+
+
+def draw_curves(settings: Sequence[Setting], styles: dict[str, Style]) -> Figure:
+    """Training loss and validation accuracy of the best setting of each method."""
+    figure, (left, right) = _with_room_for_legend(7.0, 2, settings)
+    for setting in settings:
+        _draw_curve(left, setting, "train_loss", styles[setting.method])
+        _draw_curve(right, setting, "validation_accuracy", styles[setting.method], 100.0)
+    left.set(yscale="log", xlabel="epoch", ylabel="training loss")
+    right.set(xlabel="epoch", ylabel="validation accuracy (%)")
+    return _with_legend(figure, left, right)
+
+
+def draw_step_sizes(settings: Sequence[Setting], styles: dict[str, Style]) -> Figure:
+    """The effective step size of the best setting of each method."""
+    known = [setting for setting in settings if any(setting.curve("step_size"))]
+    figure, (axes,) = _with_room_for_legend(4.6, 1, known)
+    for setting in known:
+        _draw_curve(axes, setting, "step_size", styles[setting.method])
+    axes.set(yscale="log", xlabel="epoch", ylabel="effective step size")
+    return _with_legend(figure, axes)
+
+
+def _with_room_for_legend(width: float, panels: int, settings: Sequence[Setting]) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, 2.5 + 0.17 * math.ceil(len(settings) / LEGEND_COLUMNS)), layout="constrained")
+    return figure, figure.subplots(1, panels, squeeze=False)[0]
+
+
+def _with_legend(figure: Figure, *panels: Any) -> Figure:
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if axes.get_yscale() == "log":
+            _simplify_ticks(axes.yaxis)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False, fontsize=8)
+    return figure
+
+
+def _simplify_ticks(axis: Any) -> None:
+    """Plain numbers on a logarithmic axis: powers of ten, with 2 and 5 times them if few, or evenly spaced if none."""
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    if decades < 2.2:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if decades > 0.7 else MaxNLocator(5))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _draw_curve(axes: Any, setting: Setting, key: str, style: Style, factor: float = 1.0) -> None:
+    known = [(epoch, mean) for epoch, mean in enumerate(setting.curve(key), 1) if mean is not None]
+    epochs, means = [epoch for epoch, _ in known], [factor * mean.mean for _, mean in known]
+    look = {"ls": DASHES[style.dash], "marker": MARKERS[style.marker], "ms": 4, "markevery": max(1, len(known) // 10)}
+    axes.plot(epochs, means, color=style.light, label=f"{setting.method}, {label(setting)}", **look)
+    spreads = [factor * (mean.std or 0.0) for _, mean in known]
+    if any(spreads):
+        low, high = zip(*((m - s, m + s) for m, s in zip(means, spreads, strict=True)), strict=True)
+        axes.fill_between(epochs, low, high, color=style.light, alpha=0.18, lw=0)
+    if setting.diverged and known:
+        axes.plot(epochs[-1:], means[-1:], "x", color=style.light, ms=9, mew=2)
+
+
+def draw_kinds(settings: Sequence[Setting]) -> Figure:
+    """The shares of the kinds of steps over the epochs, a panel for each method."""
+    columns = min(PANELS_IN_ROW, len(settings))
+    rows = math.ceil(len(settings) / columns)
+    figure = Figure(figsize=(0.5 + 2.0 * columns, 0.7 + 1.9 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    styles = kind_styles(kind for setting in settings for count in setting.kinds() for kind in count)
+    shown = {}
+    for axes, setting in zip(panels.flat, settings, strict=False):
+        counts = setting.kinds()
+        kinds = [kind for kind in styles if any(count[kind] for count in counts)]
+        edges = [epoch + 0.5 for epoch in range(len(counts) + 1)]
+        shares = [[100 * count[kind] / max(count.total(), 1) for count in counts] for kind in kinds]
+        for kind, low, high in zip(
+            kinds, [[0.0] * len(counts), *_running_sums(shares)], _running_sums(shares), strict=False
+        ):
+            look = {"facecolor": styles[kind].light, "edgecolor": "white", "hatch": 2 * styles[kind].hatch, "lw": 0}
+            shown[kind] = axes.stairs(high, edges, baseline=low, fill=True, **look)
+        axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 100), xlabel="epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_title(f"{setting.method}, {label(setting)}", size=8)
+    for axes in panels.flat[len(settings) :]:
+        axes.set_visible(False)
+    panels[0][0].set_ylabel("share of updates (%)")
+    ordered = [kind for kind in styles if kind in shown]
+    handles = [shown[kind] for kind in ordered]
+    figure.legend(handles, ordered, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    return figure
+
+
+def _running_sums(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+    totals: list[list[float]] = []
+    for row in rows:
+        totals.append([a + b for a, b in zip(row, totals[-1], strict=True)] if totals else list(row))
+    return totals

@@ -1,0 +1,96 @@
+"""How wide is the range of settings that work? The robustness of each method in three numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+MARGIN = 0.02
+"""Usable means: at most this far below the best accuracy of all methods, in absolute terms (2 points)."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a method at one point of its grid."""
+
+    method: str
+    lr: float
+    radius: float | None
+    """The second hyper-parameter of the grid; None where there is none."""
+    accuracy: float
+    """Between 0 and 1; NaN for a run that diverged."""
+
+
+@dataclass(frozen=True)
+class Usable:
+    """What works for one method."""
+
+    method: str
+    tried: tuple[float, ...]
+    """The learning rates of its grid, in increasing order."""
+    lrs: tuple[float, ...]
+    """Those of them that are usable at their best radius."""
+    decades: float
+    """log10(largest / smallest) over the longest stretch of neighbouring usable learning rates."""
+    cells: int
+    """Usable (learning rate, radius) pairs."""
+    total: int
+    """All (learning rate, radius) pairs that were tried."""
+
+
+def usable(trials: Iterable[Trial], margin: float = MARGIN) -> list[Usable]:
+    """The settings of each method whose accuracy is within ``margin`` of the best one.
+
+    A cell is a (method, learning rate, radius); its accuracy is the mean over its trials (seeds), and a cell in which
+    any trial diverged is not usable. The best is the highest accuracy of any cell of any method, so the trials must
+    be of one task. A learning rate is usable if its best radius is. Neighbours are neighbours in the method's own grid:
+    a learning rate that was tried and failed ends a stretch, and one usable learning rate alone spans 0 decades.
+    Trials with a learning rate of 0 are left out: they train nothing. Methods come in the order of their first trial.
+
+    >>> grid = {0.01: 0.90, 0.1: 0.95, 1.0: 0.94, 10.0: math.nan}
+    >>> usable(Trial("SGD", lr, None, accuracy) for lr, accuracy in grid.items())[0]
+    Usable(method='SGD', tried=(0.01, 0.1, 1.0, 10.0), lrs=(0.1, 1.0), decades=1.0, cells=2, total=4)
+    """
+    seeds: dict[str, dict[tuple[float, float | None], list[float]]] = {}
+    for trial in trials:
+        if trial.lr > 0.0:
+            seeds.setdefault(trial.method, {}).setdefault((trial.lr, trial.radius), []).append(trial.accuracy)
+    cells = {
+        method: {place: sum(values) / len(values) for place, values in places.items()}
+        for method, places in seeds.items()
+    }
+    best = max((a for places in cells.values() for a in places.values() if not math.isnan(a)), default=math.inf)
+    return [_of_method(method, places, best - margin) for method, places in cells.items()]
+
+
+def _of_method(method: str, cells: dict[tuple[float, float | None], float], enough: float) -> Usable:
+    tried = sorted({lr for lr, _ in cells})
+    good = [place for place, accuracy in cells.items() if accuracy >= enough - 1e-12]
+    lrs = sorted({lr for lr, _ in good})
+    return Usable(method, tuple(tried), tuple(lrs), _longest_span(tried, set(lrs)), len(good), len(cells))
+
+
+def _longest_span(tried: Sequence[float], good: set[float]) -> float:
+    stretches = (list(stretch) for works, stretch in groupby(tried, lambda lr: lr in good) if works)
+    return max((math.log10(stretch[-1] / stretch[0]) for stretch in stretches), default=0.0)
+
+
+def sentence(results: Sequence[Usable]) -> str:
+    """The verdict in words, widest range first; empty where no method was tried at several learning rates.
+
+    >>> sentence([Usable("SGD", (0.1, 1.0), (), 0.0, 0, 2), Usable("ALI-G", (0.1, 1.0), (0.1, 1.0), 1.0, 2, 2)])
+    'Decades of usable learning rates: 1 for ALI-G, none for SGD.'
+    """
+    if all(len(result.tried) < 2 for result in results):
+        return ""
+    methods: dict[str, list[str]] = {}
+    for result in sorted(results, key=lambda result: (-result.decades, not result.lrs)):
+        methods.setdefault(f"{result.decades:.2g}" if result.lrs else "none", []).append(result.method)
+    parts = (f"{decades} for {_listed(names)}" for decades, names in methods.items())
+    return f"Decades of usable learning rates: {', '.join(parts)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
