@@ -1,23 +1,36 @@
-# make demo   what borat does, on scikit-learn's digits, in a minute
+# make demo   what borat does, on scikit-learn's digits, in two minutes
 # make test   lint, types and all tests
-# Both create the environment first: pinned in constraints.txt, in .venv.
+# make docs   the documentation site, in site/
+# make bench  the cost of the optimizer call
+# All create the environment first: pinned in constraints.txt, in .venv.
 
 PYTHON ?= python3
 BIN := .venv/bin
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test bench clean
+.PHONY: demo test docs bench browser clean
 
 demo: .venv/ready
 	$(BIN)/borat demo
 
-test: .venv/ready
+test: .venv/ready browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
+
+docs: .venv/ready
+	$(BIN)/mkdocs build --strict
 
 bench: .venv/ready
 	$(BIN)/borat bench
+
+# The pages are tested in Chromium. Where it cannot be installed, those tests are skipped and say so.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	     && { apt-get update -qq; apt-get install -y -qq chromium chromium-driver >/dev/null; }; } \
+	|| echo "chromium and chromedriver are missing and cannot be installed: tests of pages will be skipped"
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,4 +38,4 @@ bench: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv build dist site

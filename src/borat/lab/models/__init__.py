@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -58,6 +59,7 @@ FAMILIES = (
     Family("infersent or infersent-<hidden>", r"infersent(-\d+)?", InferSent, ("infersent",)),
     Family("dnc", r"dnc", DNC, ("dnc",)),
     Family("mlp-<width>-<width>-...", r"mlp((?:-\d+)+)", MLP, ("mlp-128-128",)),
+    Family("mlp-bn-<width>-...", r"mlp-bn((?:-\d+)+)", partial(MLP, batch_norm=True), ("mlp-bn-128-128",)),
     Family("cnn", r"cnn", CNN, ("cnn",)),
     Family("logistic", r"logistic", LogisticRegression, ("logistic",)),
 )

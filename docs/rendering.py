@@ -1,0 +1,52 @@
+"""How the site shows mathematics: as MathML, which browsers draw themselves, so that no script has to be fetched.
+
+Docstrings are written for Sphinx and for readers of the source; here their roles become Markdown.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import textwrap
+from typing import Any
+
+import griffe
+from latex2mathml.converter import convert
+
+INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
+DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Called by MkDocs with the HTML of each page."""
+    content = DISPLAY.sub(lambda match: _mathml(match[1], "block"), content)
+    return INLINE.sub(lambda match: _mathml(match[1], "inline"), content)
+
+
+def _mathml(latex: str, display: str) -> str:
+    latex = html.unescape(latex).replace(r"\arg\min", r"\operatorname*{argmin}")
+    return convert(latex, display=display)
+
+
+class SphinxRoles(griffe.Extension):
+    """Makes Markdown of docstrings."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = as_markdown(obj.docstring.value)
+
+
+def as_markdown(text: str) -> str:
+    """
+    >>> as_markdown("see :class:`~borat.BORAT`, of size :math:`N`")
+    'see `BORAT`, of size $N$'
+    """
+    text = re.sub(r"^( *)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *)\.\. math::\n((?:\1 +.*\n?)+)", _display, text, flags=re.MULTILINE)
+    text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
+    return re.sub(r":(?:class|meth|func|mod|data|attr):`~?([^`]*)`", lambda m: f"`{m[1].removeprefix('borat.')}`", text)
+
+
+def _display(match: re.Match[str]) -> str:
+    formula = textwrap.indent(textwrap.dedent(match[2]).strip(), match[1])
+    return f"{match[1]}$$\n{formula}\n{match[1]}$$\n"

@@ -1,0 +1,85 @@
+"""The documentation site builds without a warning, its links lead somewhere, and it fetches nothing from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Page(HTMLParser):
+    """The links and anchors of a page, and what it loads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found[key] for key in ("id", "name") if found.get(key)}
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag in ("script", "img", "iframe") and found.get("src"):
+            self.loads.append(found["src"])
+        if tag == "link" and found.get("rel") == "stylesheet":
+            self.loads.append(found["href"])
+
+
+def test_links_and_anchors(site):
+    pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(pages) > 15
+    checked = 0
+    for path, page in pages.items():
+        for link in page.links:
+            target, anchor = urldefrag(link)
+            if re.match(r"[a-z]+:", target):
+                continue
+            place = path if not target else (path.parent / unquote(target)).resolve()
+            place = place / "index.html" if place.is_dir() else place
+            assert place.exists(), f"{path.relative_to(site)} -> {link}"
+            if anchor and place in pages:
+                assert unquote(anchor) in pages[place].anchors, f"{path.relative_to(site)} -> {link}"
+                checked += 1
+    assert checked > 50
+
+
+def test_nothing_is_fetched_from_elsewhere(site):
+    for path in site.rglob("*.html"):
+        for source in Page(path).loads:
+            assert not source.startswith(("http:", "https:", "//")), f"{path.name} loads {source}"
+
+
+def test_mathematics_is_drawn(site):
+    page = (site / "how-it-works" / "index.html").read_text(encoding="utf-8")
+    assert page.count("<math") > 10
+    assert "arithmatex" not in page
+    reference = (site / "reference" / "optimizer" / "index.html").read_text(encoding="utf-8")
+    assert "<math" in reference
+    for sphinx in (":math:", ":class:", ":meth:", ".. math"):
+        assert sphinx not in reference
