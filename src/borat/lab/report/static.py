@@ -205,6 +205,9 @@ def draw_step_sizes(settings: Sequence[Setting], styles: dict[str, Style]) -> Fi
     figure, (axes,) = _with_room_for_legend(4.6, 1, known)
     for setting in known:
         _draw_curve(axes, setting, "step_size", styles[setting.method])
+    sizes = {point.mean for setting in known for point in setting.curve("step_size") if point and point.mean > 0}
+    if sizes and max(sizes) < 1.01 * min(sizes):  # a line that has no range of its own
+        axes.set_ylim(min(sizes) / 10, max(sizes) * 10)
     axes.set(yscale="log", xlabel="epoch", ylabel="effective step size")
     return _with_legend(figure, axes)
 

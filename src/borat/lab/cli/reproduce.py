@@ -1,0 +1,229 @@
+"""``borat reproduce``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from borat.lab.cli.common import app, console, interrupted_by_sigterm, progress_bar
+from borat.lab.cli.watch import last_line, watching
+from borat.lab.store import write_atomically
+
+if TYPE_CHECKING:
+    from borat.lab.config import RunConfig
+    from borat.lab.reproduce import Result
+    from borat.lab.results import Report
+    from borat.lab.spec import Runtime, Spec
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment, see --list, or a TOML file of your own.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the experiments and what they cost.")] = False,
+    scale: Annotated[str, typer.Option(help="full: the paper's protocol; mini: minutes on two CPU cores.")] = "mini",
+    methods: Annotated[str, typer.Option(help="Only these rows, separated by commas.")] = "",
+    columns: Annotated[str, typer.Option(help="Only these columns, separated by commas.")] = "",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE in all configurations, such as precision=bf16-mixed.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where runs are kept [runs/NAME].")] = None,
+    output: Annotated[Path | None, typer.Option(help="Also write the result to this Markdown file.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes on this machine [one for each core].")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of each process [its share of the cores].")] = None,
+    engine: Annotated[str, typer.Option(help="local: processes on this machine; ray: a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; --out must be on storage that its machines share.")
+    ] = None,
+    cpus_per_run: Annotated[float | None, typer.Option(help="CPUs that Ray reserves for a run [1].")] = None,
+    gpus_per_run: Annotated[
+        float | None, typer.Option(help="GPUs that Ray reserves for a run [0]; 0.5 lets two share one.")
+    ] = None,
+    commands: Annotated[
+        bool, typer.Option("--commands", help="Run nothing: print a `borat train` for each run that is missing.")
+    ] = False,
+) -> None:
+    """Run a table or figure of the paper, and show ours beside it. The same command goes on after an interruption."""
+    if show_list:
+        _show_list()
+        return
+    try:
+        from borat.lab.experiments import load_spec
+        from borat.lab.spec import SCALES, pick
+
+        if name is None:
+            raise ValueError("name an experiment; --list shows them")
+        spec = load_spec(name)
+        pick("scale", scale, SCALES)
+        folder = out or Path("runs") / spec.name
+        settings = _parse_changes(changes or [])
+        chosen: dict[str, Any] = {"methods": _names(methods), "columns": _names(columns), "changes": settings}
+        if commands:
+            _print_commands(spec, scale, folder, chosen, data_dir)
+            return
+        command = _command(name, scale, methods, columns, settings, data_dir, output)
+        if runtime := spec.runtime_at(scale):
+            if any(chosen.values()):
+                raise ValueError(f"{spec.name} measures run time: --methods, --columns and --set do not apply to it")
+            _show(_time(spec, runtime, scale, command), folder, output)
+            return
+        from borat.lab.engines import make_engine
+        from borat.lab.results import report
+
+        where = make_engine(
+            engine,
+            workers=workers,
+            threads=threads,
+            address=address,
+            cpus_per_run=cpus_per_run,
+            gpus_per_run=gpus_per_run,
+        )
+        result = _run(spec, scale, folder, {**chosen, "data_dir": data_dir, "engine": where})
+        _show(report(result, command), folder, output)
+        _tell_failures(result, folder)
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _run(spec: Spec, scale: str, folder: Path, options: Mapping[str, Any]) -> Result:
+    from borat.lab.reproduce import reproduce as run_experiment
+
+    try:
+        with interrupted_by_sigterm(), watching(console) as watch:
+            return run_experiment(spec, scale, folder, **options, watch=watch)
+    except KeyboardInterrupt:
+        console.print(f"stopped; what is done is in {folder}, and the same command continues", highlight=False)
+        raise typer.Exit(130) from None
+
+
+def _show_list() -> None:
+    from borat.lab.costs import estimate
+    from borat.lab.experiments import load_spec, spec_names
+
+    table = Table(title="Experiments", title_justify="left")
+    for column in ("name", "paper", "question"):
+        table.add_column(column, no_wrap=column == "name")
+    for column in ("full: runs", "passes over the data", "GPU hours", "mini: runs", "minutes on 2 cores"):
+        table.add_column(column, justify="right")
+    for name in spec_names():
+        spec = load_spec(name)
+        full, mini = estimate(spec, "full"), estimate(spec, "mini")
+        hours = f"{full.gpu_hours:,.0f}" if full.gpu_hours >= 1 else "< 1"
+        passes = f"{full.passes:,}" if full.passes else "-"
+        minutes = f"{max(mini.cpu_minutes, 1):.0f}"
+        table.add_row(name, spec.source, spec.question, f"{full.runs:,}", passes, hours, str(mini.runs), minutes)
+    console.print(table)
+    console.print(
+        "Costs are estimates: GPU hours on a TITAN Xp, from the paper's run times and the models' operations; minutes "
+        "from times measured on one x86-64 core. `borat reproduce NAME` runs the mini scale, with `--scale full` the "
+        "paper's.",
+        highlight=False,
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _parse_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE, or KEY=VALUE,VALUE for a grid."""
+    from borat.lab.grid import parse_values
+    from borat.lab.spec import KEYS, pick
+
+    changes: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign:
+            raise ValueError(f"--set takes KEY=VALUE, got {text!r}")
+        key = pick("key", key.strip().replace("-", "_"), KEYS)
+        values = parse_values(key, value)
+        changes[key] = values[0] if len(values) == 1 else values
+    return changes
+
+
+def _command(
+    name: str,
+    scale: str,
+    methods: str,
+    columns: str,
+    changes: Mapping[str, Any],
+    data_dir: Path | None,
+    output: Path | None,
+) -> str:
+    """The command as it can be repeated elsewhere: where the data are is left to the reader."""
+    from borat.lab.results import changes_text
+
+    words = ["borat", "reproduce", Path(name).name, "--scale", scale]
+    for flag, text in (("--methods", methods), ("--columns", columns)):
+        words += [flag, text] if text else []
+    for key, value in changes_text(changes).items():
+        words += ["--set", f"{key}={value}"]
+    words += ["--data-dir", "DATA"] if data_dir else []
+    words += ["--output", output.name] if output else []
+    return shlex.join(words)
+
+
+def _print_commands(spec: Spec, scale: str, folder: Path, chosen: Mapping[str, Any], data_dir: Path | None) -> None:
+    """For a cluster's own scheduler, or to train on several devices; afterwards, the table is made as ever."""
+    from borat.lab.reproduce import missing_runs
+
+    missing = missing_runs(spec, scale, folder, **chosen)
+    for config in missing:
+        words = ["borat", "train", *_flags(config), "--out", str(folder)]
+        words += ["--data-dir", str(data_dir)] if data_dir else []
+        print(shlex.join(words))
+    if not missing:
+        console.print("nothing is missing: leave out --commands to see the table", highlight=False)
+
+
+def _flags(config: RunConfig) -> list[str]:
+    words = []
+    default = type(config)()
+    for key, value in config.as_dict().items():
+        flag = key.replace("_", "-")
+        if isinstance(value, bool):
+            words += [f"--{flag}" if value else f"--no-{flag}"] if value != getattr(default, key) else []
+        elif value is not None and value != getattr(default, key):
+            words += [f"--{flag}", f"{value}"]
+    return words
+
+
+def _time(spec: Spec, runtime: Runtime, scale: str, command: str) -> Report:
+    from borat.lab import runtime_results
+    from borat.lab.runtime import measure
+
+    start = time.perf_counter()
+    with progress_bar("measuring", 0) as (progress, task):
+        times = measure(runtime, progress=lambda done, total: progress.update(task, completed=done, total=total))
+    return runtime_results.report(spec, runtime, scale, times, time.perf_counter() - start, command)
+
+
+def _show(report: Report, folder: Path, output: Path | None) -> None:
+    for table in report.tables:
+        console.print(table.as_rich())
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {folder / "experiment.json": json.dumps(report.values, indent=1)}
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        texts[output] = report.markdown
+    for path, text in texts.items():
+        write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        console.print(f"written to {path}", highlight=False)
+
+
+def _tell_failures(result: Result, folder: Path) -> None:
+    failed = [trial for trial in result.runs if trial.status == "failed"]
+    for trial in failed:
+        text = f"{trial.config.method}, lr {trial.config.lr:g}{last_line(trial.error)}"
+        console.print(f"[red]failed[/] {escape(text)}", highlight=False, soft_wrap=True)
+    if failed:
+        console.print(f"tracebacks are in {folder / 'logs'}; the same command tries again", highlight=False)
+        raise typer.Exit(1)

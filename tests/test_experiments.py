@@ -1,0 +1,319 @@
+"""The experiments' files: complete, true to the paper, and checked when they are read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from borat.lab.baselines import DEFAULT_LR, OPTIMIZERS, make_loss, make_optimizer
+from borat.lab.costs import GFLOP, GPU_RATE, estimate, gpu_seconds
+from borat.lab.data import DATASETS
+from borat.lab.experiments import experiments_folder, load_spec, read_spec, spec_names
+from borat.lab.models import make_model
+from borat.lab.reproduce import plan
+from borat.lab.spec import Layer
+
+PAPER = Path(__file__).parents[2] / "shared" / "paper" / "borat.tex"
+TRAINED = [name for name in spec_names() if load_spec(name).kind != "runtime"]
+
+SMALL = """
+title = "Small"
+source = "Table 1"
+question = "Does it work?"
+kind = "table"
+protocol = "Train."
+[base]
+epochs = 2
+[grid]
+lr = [0.1, 1.0]
+[[columns]]
+name = "A"
+loss = "ce"
+[[columns]]
+name = "B"
+loss = "hinge"
+mini = { epochs = 7 }
+[[methods]]
+name = "SGD"
+optimizer = "sgd"
+weight_decay = 0.1
+[[methods]]
+name = "DFW"
+optimizer = "dfw"
+columns = ["B"]
+lr = 5.0
+mini = { grid = { lr = [6.0, 7.0] } }
+[[cases]]
+methods = ["SGD"]
+columns = ["B"]
+grid = { weight_decay = [0.2, 0.3] }
+[paper]
+"SGD" = { A = 90.0, B = { mean = 91.5, std = 0.2 } }
+"SGD*" = { A = 89.0 }
+[mini]
+methods = ["SGD", "DFW"]
+[mini.base]
+epochs = 1
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "small.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_one_file_for_each_table_and_figure():
+    sources = {name: load_spec(name).source for name in spec_names()}
+    tables = {f"Table {n}" for n in (1, 2, 3, 4, 6, 7, 8)}  # Table 5 is the list of subproblems
+    figures = {f"Figure {n}" for n in (4, 5, 6, 7, 8)}
+    assert {re.match(r"(Table|Figure) \d", s).group() for s in sources.values() if "paper" not in s} == tables | figures
+    assert sum(name.startswith("robustness-") and "paper" not in sources[name] for name in sources) == 6
+
+
+@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("scale", ["full", "mini"])
+def test_every_configuration_can_be_built(name, scale):
+    cells = plan(load_spec(name), scale)
+    configs = {config for cell in cells for config in cell.configs}
+    tiny = nn.Linear(2, 2)
+    for data, model, dropout in {(c.data, c.model, c.dropout) for c in configs}:
+        assert data in DATASETS
+        shape = (5, 3) if data == "snli" else (3, 32, 32)
+        with torch.device("meta"):
+            make_model(model, input_shape=shape, classes=10, dropout=dropout)
+    for config in configs:
+        make_optimizer(tiny, config)
+        make_loss(config)
+
+
+@pytest.mark.parametrize("name", spec_names())
+def test_mini_scale_takes_minutes(name):
+    spec = load_spec(name)
+    assert estimate(spec, "mini").cpu_minutes <= 30
+    assert spec.mini.differences, "what is smaller must be said"
+    assert estimate(spec, "full").runs >= estimate(spec, "mini").runs
+
+
+# The protocol
+
+
+def cell(name: str, method: str, column: str, scale: str = "full"):
+    return next(c for c in plan(load_spec(name), scale) if (c.method, c.column) == (method, column))
+
+
+def values(cell, key: str) -> list:
+    return sorted({getattr(config, key) for config in cell.configs})
+
+
+def test_robustness_grids():
+    for name in (n for n in spec_names() if n.startswith("robustness-") and "fashion" not in n):
+        for c in plan(load_spec(name), "full"):
+            assert len(c.configs) == 20
+            assert values(c, "radius") == [50, 100, 150, 200, 250]
+            assert values(c, "lr") == [0.01, 0.1, 1, 10]
+            assert (values(c, "epochs"), values(c, "batch_size"), values(c, "momentum")) == ([200], [128], [0.9])
+            assert values(c, "model") == ["wrn-40-4"]
+    assert values(cell("robustness-cifar100-noise50", "ALI-G", "CIFAR-100"), "label_noise") == [0.5]
+    assert values(cell("robustness-cifar100-noise10", "ALI-G", "CIFAR-100"), "label_noise") == [0.1]
+    assert values(cell("robustness-tiny-imagenet-hinge", "SGD", "Tiny ImageNet"), "loss") == ["hinge"]
+
+
+def test_cifar_grids():
+    borat = cell("cifar", "BORAT5", "CIFAR-100 WRN")
+    assert (values(borat, "radius"), values(borat, "lr")) == ([50, 75, 100], [0.1, 1])
+    assert (values(borat, "batch_size"), values(borat, "epochs")) == ([128, 256, 512], [200])
+    assert values(borat, "weight_decay") == [0]
+    assert values(cell("cifar", "Yogi", "CIFAR-10 WRN"), "weight_decay") == [0.0001, 0.0005]
+    dense = cell("cifar", "Yogi", "CIFAR-10 DN")
+    assert (values(dense, "weight_decay"), values(dense, "epochs")) == ([0.0001], [300])
+    assert values(dense, "batch_size") == [64, 128, 256]
+    assert len(values(cell("cifar", "AdamW", "CIFAR-10 DN"), "weight_decay")) > 1
+    assert values(cell("cifar", "DFW", "CIFAR-10 DN"), "loss") == ["smooth-hinge"]
+    assert load_spec("cifar").seeds_at("full") == (0, 1, 2)
+
+
+def test_svhn_and_snli_protocols():
+    sgd = cell("svhn", "SGD", "SVHN")
+    assert values(sgd, "schedule") == ["manual"]
+    assert (values(sgd, "epochs"), values(sgd, "dropout"), values(sgd, "model")) == ([160], [0.4], ["wrn-16-4"])
+    assert values(cell("svhn", "BORAT3", "SVHN"), "radius") == [100]
+    assert values(cell("svhn", "L4Adam", "SVHN"), "lr") == [0.0015, 0.015, 0.15]
+    snli = plan(load_spec("snli"), "full")
+    assert [c.column for c in snli if c.method == "DFW"] == ["SVM"]
+    assert values(cell("snli", "SGD", "CE"), "schedule") == ["plateau"]
+    assert {(c.epochs, c.batch_size, c.model) for s in snli for c in s.configs} == {(20, 64, "infersent")}
+    assert {c.train_split for s in plan(load_spec("snli"), "mini") for c in s.configs} == {"validation"}
+
+
+def test_comparisons_have_every_optimizer_at_its_recommended_rate():
+    for name in ("compare-cifar100", "compare-fashion-mnist"):
+        cells = plan(load_spec(name), "mini")
+        found = {c.configs[0].optimizer: c for c in cells}
+        assert set(found) == set(OPTIMIZERS)
+        for optimizer, c in found.items():
+            assert DEFAULT_LR[optimizer] in values(c, "lr")
+        assert {len(c.configs) for c in cells} == {3}
+
+
+# The paper's numbers
+
+
+def paper_tables() -> dict[str, list[list[str]]]:
+    """The rows of each table of the paper, by its label, without LaTeX's signs."""
+    if not PAPER.is_file():
+        pytest.skip("the paper's text is not here")
+    found = {}
+    for body in re.findall(r"\\begin\{table\}(.*?)\\end\{table\}", PAPER.read_text(encoding="utf-8"), re.DOTALL):
+        label = re.search(r"\\label\{(.*?)\}", body)
+        text = re.sub(r"\\multirow\{\d\}\{\*\}\{(.*?)\}|\\hspace\{.*?\}|\\color\{red\}", r"\1", body)
+        text = re.sub(r"\\cmidrule\(\w+\)\{.*?\}", "", text)
+        text = re.sub(r"\\dagger|\^|\\bf", lambda m: "†" if m.group() == "\\dagger" else "", text)
+        rows = [re.sub(r"[{}$_]|\\[a-z]+(\(\w+\))?", "", row).split("&") for row in text.split("\\\\")]
+        found[label.group(1) if label else ""] = [[entry.strip() for entry in row] for row in rows]
+    return found
+
+
+def numbers(spec, column: str) -> dict[str, float]:
+    return {row: cells[column].mean for row, cells in spec.paper.items() if column in cells}
+
+
+def pairs(rows: list[list[str]], width: int) -> dict[str, list[str]]:
+    """Tables that have two methods in a line."""
+    return {row[i]: row[i + 1 : i + width] for row in rows for i in range(0, len(row), width) if len(row) > i + 1}
+
+
+def test_svhn_numbers():
+    printed = {k.split()[-1]: float(v[0]) for k, v in pairs(paper_tables()["tab:svhn"], 2).items() if "." in v[0]}
+    assert printed == numbers(load_spec("svhn"), "SVHN")
+    assert len(printed) == 12
+
+
+def test_snli_numbers():
+    printed = {
+        k.split()[-1]: v for k, v in pairs(paper_tables()["tab:snli"], 3).items() if re.search(r"\d", v[0] + v[1])
+    }
+    for place, column in enumerate(("CE", "SVM")):
+        ours = numbers(load_spec("snli"), column)
+        assert {k: float(v[place]) for k, v in printed.items() if v[place] != "-"} == ours
+    assert len(printed) == 12
+
+
+@pytest.mark.parametrize(("name", "label", "count"), [("cifar", "tab:cifar", 10), ("tiny-imagenet", "tab:tiny", 5)])
+def test_numbers_of_simple_tables(name, label, count):
+    spec = load_spec(name)
+    rows = {row[0].split()[-1]: row[1:] for row in paper_tables()[label] if re.fullmatch(r"[\d.]+", row[-1])}
+    assert len(rows) == count
+    for place, column in enumerate(spec.column_names("full")):
+        assert {row: float(cells[place]) for row, cells in rows.items()} == numbers(spec, column)
+
+
+def test_variance_numbers_and_hyper_parameters():
+    spec = load_spec("cifar-variance")
+    rows = [row for row in paper_tables()["tab:cifar1"] if re.fullmatch(r"[\d.]+", row[-1])]
+    assert len(rows) == 12
+    data = model = ""
+    for row in rows:
+        data, model = row[0].split()[-1] if row[0] else data, row[1] or model
+        n, lr, radius, batch_size, mean, std = map(float, row[2:])
+        method = "ALI-G" if n == 2 else f"BORAT{n:g}"
+        column = f"{data.replace('CIFAR', 'CIFAR-')} {model}"
+        published = spec.paper[method][column]
+        assert (published.mean, published.std) == (mean, std)
+        (config,) = cell("cifar-variance", method, column).configs
+        assert (config.lr, config.radius, config.batch_size) == (lr, radius, batch_size)
+
+
+def test_run_time_numbers():
+    tables = paper_tables()
+    for name, label in (("runtime-cifar100", "tab:cifar_timing"), ("runtime-imagenet", "tab:imagenet_timing")):
+        rows = tables[label]
+        sizes = [int(n) for row in rows if row[0].split()[-1:] == ["N"] for n in row[1:]]
+        times = [float(t) for row in rows if row[0].startswith("Time") for t in row[1:]]
+        printed = {"SGD" if n == 1 else f"BORAT N={n}": t for n, t in zip(sizes, times, strict=True)}
+        assert printed == numbers(load_spec(name), "seconds an epoch")
+    ratios = numbers(load_spec("runtime-cifar100"), "seconds an epoch")
+    assert [round(ratios[f"BORAT N={n}"] / ratios["SGD"], 2) for n in range(2, 11)] == [
+        1.09, 1.34, 1.36, 1.46, 1.53, 1.62, 1.74, 1.85, 1.95,
+    ]  # fmt: skip
+
+
+# Reading
+
+
+def test_layers_replace_what_is_below(tmp_path):
+    spec = read_spec(write(tmp_path, SMALL))
+    assert spec.layer("full", "SGD", "A") == Layer(
+        {"epochs": 2, "loss": "ce", "optimizer": "sgd", "weight_decay": 0.1}, {"lr": [0.1, 1.0]}
+    )
+    assert spec.layer("full", "SGD", "B").grid == {"lr": [0.1, 1.0], "weight_decay": [0.2, 0.3]}
+    assert spec.layer("full", "DFW", "A") is None
+    fixed = spec.layer("full", "DFW", "B")
+    assert (fixed.settings["lr"], fixed.grid) == (5.0, {})
+    small = spec.layer("mini", "DFW", "B")
+    assert (small.settings["epochs"], small.grid) == (7, {"lr": [6.0, 7.0]}), "a column's mini table is over the common"
+    assert spec.layer("mini", "SGD", "A").settings["epochs"] == 1
+    assert spec.paper["SGD"]["B"].std == 0.2
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ('kind = "table"', 'kind = "tabel"', "unknown kind 'tabel'; did you mean 'table'"),
+    ('kind = "table"', 'kind = "table"\nmetric = "test_acuracy"', "unknown metric 'test_acuracy'; did you mean"),
+    ("protocol =", "protocoll =", "unknown key of the experiment 'protocoll'; did you mean 'protocol'"),
+    ('question = "Does it work?"', "", "question"),
+    ('question = "Does it work?"', "question = 3", "question of the experiment must be of type str, got 3"),
+    ('kind = "table"', 'kind = "table"\nseeds = 3', "seeds of the experiment must be a list, got 3"),
+    ('kind = "table"', 'kind = "table"\nseeds = []', "seeds must have at least one"),
+    ('kind = "table"', 'kind = "runtime"', "belong together"),
+    ("epochs = 2", "epoch = 2", "unknown key of base 'epoch'; did you mean 'epochs'"),
+    ("weight_decay = 0.1", "weight_deacy = 0.1", "methods, SGD 'weight_deacy'; did you mean 'weight_decay'"),
+    ("lr = [0.1, 1.0]", "lr = 0.1", "base: grid.lr must be a list of values, got 0.1"),
+    ('columns = ["B"]\nlr', 'columns = ["C"]\nlr', "unknown column 'C'"),
+    ('methods = ["SGD"]', 'methods = ["SDG"]', "unknown method 'SDG'; did you mean 'SGD'"),
+    ('methods = ["SGD", "DFW"]', 'method = ["SGD"]', "unknown key of mini 'method'; did you mean 'methods'"),
+    ('"SGD*" = { A', '"SGD*" = { AA', "unknown column of the paper 'AA'; did you mean 'A'"),
+    ('name = "SGD"', 'name = "SGD, manual"', "names without commas"),
+    ("[[cases]]", "[cases]", r"cases must be tables \[\[cases\]\]"),
+    ("[mini]", '[[claims]]\ntext = "x"\nstatistic = "means"\n[mini]', "unknown statistic 'means'; did you mean 'mean'"),
+    ("[mini]", '[[claims]]\ntext = "x"\n[mini]', "needs an order"),
+    ("[mini]", '[[claims]]\ntext = "x"\norder = ["SGD", "DWF"]\n[mini]', "unknown method 'DWF'; did you mean 'DFW'"),
+])  # fmt: skip
+def test_mistakes_are_explained(tmp_path, old, new, message):
+    assert old in SMALL
+    with pytest.raises(ValueError, match=message):
+        read_spec(write(tmp_path, SMALL.replace(old, new, 1)))
+
+
+def test_names_are_found_or_guessed():
+    assert experiments_folder().name == "experiments"
+    with pytest.raises(ValueError, match="unknown experiment 'snil'; did you mean 'snli'"):
+        load_spec("snil")
+    with pytest.raises(ValueError, match=r"none\.toml does not exist"):
+        load_spec("none.toml")
+
+
+# Costs
+
+
+@pytest.mark.parametrize("name", ["wrn-10-1", "cnn", "wrn-40-4", "resnet-18", "densenet-bc-10-12"])
+def test_operations_are_counted(name):
+    shape = (1, 28, 28) if name == "cnn" else (3, 32, 32)
+    model = make_model(name, input_shape=shape, classes=100)
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(2, *shape)).sum().backward()
+    assert counter.get_total_flops() / 2e9 == pytest.approx(GFLOP[name], rel=0.03)
+
+
+def test_costs_add_up():
+    (config,) = cell("cifar-variance", "ALI-G", "CIFAR-100 WRN").configs
+    trained, validated = 200 * 45_000, (200 * 5_000 + 10_000) / 3
+    assert gpu_seconds(config) == pytest.approx((trained + validated) * 7.79 / GPU_RATE)
+    assert pytest.approx(51.0) == 45_000 * 7.79 / GPU_RATE, "the paper's epoch"
+    cost = estimate(load_spec("cifar-variance"), "full")
+    assert (cost.runs, cost.passes) == (36, 3 * (6 * 200 + 6 * 300))
+    assert estimate(load_spec("robustness-cifar100-ce"), "full").passes == 80 * 200

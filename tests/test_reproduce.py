@@ -1,0 +1,402 @@
+"""From an experiment to its table: every file end to end at toy size, the choice, the claims, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from borat.lab.claims import check, check_claims
+from borat.lab.cli import app
+from borat.lab.config import RunConfig
+from borat.lab.engines import Ended
+from borat.lab.experiments import load_spec, read_spec, spec_names
+from borat.lab.reproduce import Cell, CellResult, Result, Trial, missing_runs, plan, reproduce
+from borat.lab.results import report
+from borat.lab.runtime import measure
+from borat.lab.spec import Claim
+from borat.lab.store import Metrics, Run
+from data_files import random_images, write_images, write_pairs
+
+TOY = {
+    "data": "digits",
+    "model": "mlp-16",
+    "dropout": 0.0,
+    "train_split": None,
+    "train_limit": 48,
+    "batch_size": 16,
+    "epochs": 1,
+    "lr": 0.1,
+}
+TRAINED = [name for name in spec_names() if load_spec(name).kind != "runtime"]
+
+SPEC = """
+title = "Small"
+source = "Table 9"
+question = "Which rate?"
+kind = "table"
+protocol = "Train on digits."
+seeds = [0, 1, 2]
+[base]
+data = "digits"
+model = "mlp-16"
+epochs = 2
+train_limit = 64
+[[columns]]
+name = "digits"
+[[methods]]
+name = "SGD"
+paper = "SGD*"
+optimizer = "sgd"
+grid = { lr = [0.01, 0.1, 1.0] }
+[[methods]]
+name = "ALI-G"
+optimizer = "alig"
+lr = 1.0
+[paper]
+"SGD*" = { digits = 90.0 }
+"ALI-G" = { digits = { mean = 95.5, std = 0.2 } }
+"SGD†" = { digits = 91.0 }
+[marks]
+"*" = "somebody else's"
+[[claims]]
+text = "ALI-G is better."
+order = ["ALI-G", "SGD"]
+[mini]
+differences = ["Smaller."]
+"""
+
+
+class Inline:
+    """Runs jobs one after the other in this process."""
+
+    def run(self, calls):
+        for number, call in enumerate(calls):
+            yield [Ended(number, call())]
+
+
+class Nothing:
+    """For results that must not need any training."""
+
+    def run(self, calls):
+        raise AssertionError(f"{len(calls)} runs were started")
+
+
+@pytest.fixture(scope="module")
+def toy_runs(tmp_path_factory) -> Path:
+    """One folder for all experiments: on digits, many of their runs are the same."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def spec(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SPEC, encoding="utf-8")
+    return read_spec(path)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_experiment_end_to_end(name, toy_runs):
+    spec = load_spec(name)
+    changes = dict(TOY) if spec.kind != "grid" else {**TOY, "radius": 20.0, "lr": [0.1, 1.0]}
+    result = reproduce(spec, "mini", toy_runs, changes=changes, engine=Inline())
+    assert [(c.cell.method, c.cell.column) for c in result.cells] == [
+        (c.method, c.column) for c in plan(spec, "mini", changes=changes)
+    ]
+    assert not [trial.error for trial in result.runs if trial.status == "failed"]
+    assert sum(c.status == "finished" for c in result.cells) > len(result.cells) / 2
+    shown = report(result, f"borat reproduce {name}")
+    for word in (spec.title, "**mini**", f"borat reproduce {name}", "torch 2", spec.source, *result.methods):
+        assert word in shown.markdown
+    for row, cells in spec.paper.items():
+        for column, published in cells.items():
+            assert row in shown.markdown
+            assert column not in result.columns or f"{published.mean:g}" in shown.markdown
+    assert [claim["text"] for claim in shown.values["claims"]] == [v.claim.text for v in check_claims(result)]
+    json.dumps(shown.values, allow_nan=False)
+
+
+# On files with the schemas of the real data
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BORAT_CACHE", str(tmp_path / "cache"))
+
+
+def test_on_cifar_files(tmp_path, cache):
+    few = random_images(40, (3, 32, 32))
+    labels = [i % 100 for i in range(5100)]
+    for split, count in (("train", 5100), ("test", 100)):
+        images = few[[i % 40 for i in range(count)]]
+        coarse = [label // 5 for label in labels[:count]]
+        write_images(
+            tmp_path / f"{split}.parquet", images, "img", {"fine_label": labels[:count], "coarse_label": coarse}
+        )
+    changes = {"model": "logistic", "train_limit": 40, "epochs": 1, "lr": 0.1, "radius": 10.0}
+    spec = load_spec("robustness-cifar100-noise50")
+    result = reproduce(
+        spec, "mini", tmp_path / "runs", methods=["BORAT3"], changes=changes, data_dir=tmp_path, engine=Inline()
+    )
+    (trial,) = result.runs
+    assert trial.works
+    assert trial.config.label_noise == 0.5
+    environment = json.loads((tmp_path / "runs" / trial.config.digest / "environment.json").read_text())
+    assert environment["data"]["switched_labels"] > 0
+
+
+def test_on_snli_files(tmp_path, cache):
+    pairs = [(f"A man number {i} runs .", f"Somebody is {i % 7} .", i % 3) for i in range(60)]
+    for split in ("validation", "test"):
+        write_pairs(tmp_path / f"{split}.parquet", pairs)
+    spec = load_spec("snli")
+    changes = {"model": "infersent-4", "epochs": 1, "lr": 0.1}
+    result = reproduce(
+        spec, "mini", tmp_path / "runs", methods=["DFW", "SGD"], changes=changes, data_dir=tmp_path, engine=Inline()
+    )
+    assert [(c.cell.method, c.cell.column, c.status) for c in result.cells] == [
+        ("SGD", "CE", "finished"),
+        ("DFW", "SVM", "finished"),
+        ("SGD", "SVM", "finished"),
+    ]
+
+
+def test_missing_data_is_told_before_anything_runs(tmp_path):
+    with pytest.raises(OSError, match="cifar100 needs"):
+        reproduce(load_spec("robustness-cifar100-ce"), "mini", tmp_path, data_dir=tmp_path, engine=Nothing())
+
+
+# The choice
+
+
+def store(folder: Path, config: RunConfig, validation: list[float], test: float, status: str = "finished") -> None:
+    """A run as training leaves it."""
+    run = Run.create(folder / config.digest, config)
+    epochs = [
+        {"epoch": i, "seconds": 1.5, "train_loss": 1 - v, "validation_accuracy": v} for i, v in enumerate(validation)
+    ]
+    run.write_metrics(Metrics(status, epochs, {"test_accuracy": test, "test_loss": 1 - test}))
+
+
+def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
+    sgd, alig = plan(spec, "mini")
+    low, middle, high = sgd.configs
+    store(tmp_path, low, [0.99, 0.70], 0.95)  # the best epoch and the best test accuracy, but not after the last epoch
+    store(tmp_path, middle, [0.10, 0.80], 0.60)
+    store(tmp_path, high, [0.99, 0.99], 0.99, "diverged")
+    store(tmp_path, alig.configs[0], [0.50, 0.50], 0.50)
+    repeats = [(middle, (0.70, 0.80)), (alig.configs[0], (0.40, 0.60))]
+    assert missing_runs(spec, "mini", tmp_path) == [c.replace(seed=seed) for c, _ in repeats for seed in (1, 2)]
+    for config, tests in repeats:
+        for seed, test in enumerate(tests, start=1):
+            store(tmp_path, config.replace(seed=seed), [0.5, 0.5], test)
+    result = reproduce(spec, "mini", tmp_path, engine=Nothing())
+    cell = result.cell("SGD", "digits")
+    assert [trial.config for trial in cell.chosen] == [middle.replace(seed=seed) for seed in (0, 1, 2)]
+    assert (cell.mean, cell.std) == (pytest.approx(70.0), pytest.approx(10.0))
+    assert missing_runs(spec, "mini", tmp_path) == []
+    shown = report(result, "borat reproduce small --data-dir DATA")
+    assert "| SGD (SGD*) | 70.0 ± 10.00 | 90 |" in shown.markdown
+    assert "| ALI-G | 50.0 ± 10.00 | 95.5 ± 0.2 |" in shown.markdown
+    assert "| SGD† | - | 91 |" in shown.markdown
+    assert "| SGD | digits | lr 0.1, batch_size 128 | 80.0 | 3 | 1 |" in shown.markdown
+    assert "| ALI-G is better. | not supported | ALI-G 50, SGD 70 |" in shown.markdown
+    assert "    borat reproduce small --data-dir DATA" in shown.markdown
+    assert "± is the standard deviation over the seeds 0, 1, 2." in shown.markdown
+    assert "8 runs, 24 s of training in all" in shown.markdown
+    assert shown.values["ours"]["SGD"]["digits"] == {"mean": pytest.approx(0.7), "std": pytest.approx(0.1), "runs": 3}
+    assert shown.values["paper"] == {"SGD": {"digits": 90.0}, "ALI-G": {"digits": 95.5}, "SGD†": {"digits": 91.0}}
+
+
+def test_a_method_that_always_diverges_has_no_number(tmp_path, spec):
+    sgd, alig = plan(spec, "mini")
+    for config in (*sgd.configs, *(alig.configs[0].replace(seed=seed) for seed in (0, 1, 2))):
+        status = "diverged" if config.optimizer == "sgd" or config.seed == 2 else "finished"
+        store(tmp_path, config, [math.nan if status == "diverged" else 0.5], 0.1, status)
+    result = reproduce(spec, "mini", tmp_path, engine=Nothing())
+    shown = report(result, "").markdown
+    assert "| SGD (SGD*) | diverged | 90 |" in shown
+    assert "| ALI-G | 10.0 ± 0.00 (1 of 3 seeds diverged) | 95.5 ± 0.2 |" in shown
+    assert report(result, "").values["ours"]["SGD"]["digits"]["mean"] is None
+
+
+def test_the_smallest_training_loss_is_chosen(tmp_path):
+    spec = load_spec("cifar100-training")
+    changes = {key: value for key, value in TOY.items() if key != "lr"}
+    chosen = {"methods": ["Adam"], "columns": ["WRN"], "changes": changes}
+    first, second = plan(spec, "mini", **chosen)[0].configs
+    store(tmp_path, first, [0.2, 0.3, 0.6], 0.9)
+    store(tmp_path, second, [0.3, 0.5, 0.7], 0.1)
+    (cell,) = reproduce(spec, "mini", tmp_path, **chosen, engine=Nothing()).cells
+    assert cell.chosen[0].config == second
+    assert cell.chosen[0].curve == pytest.approx((0.7, 0.5, 0.3))
+    assert cell.mean == pytest.approx(0.3)
+
+
+def test_changes_replace_grids(spec):
+    sgd, _ = plan(spec, "mini", changes={"lr": 0.3, "radius": [1.0, 2.0]})
+    assert [(c.lr, c.radius) for c in sgd.configs] == [(0.3, 1.0), (0.3, 2.0)]
+    assert sgd.varied == ("radius",)
+    assert {c.seed for c in plan(spec, "mini", changes={"seed": [4, 5]})[0].configs} == {4}
+    with pytest.raises(ValueError, match="unknown method 'SDG'; did you mean 'SGD'"):
+        plan(spec, "mini", methods=["SDG"])
+    with pytest.raises(ValueError, match="unknown column 'digit'; did you mean 'digits'"):
+        plan(spec, "mini", columns=["digit"])
+    with pytest.raises(ValueError, match="unknown scale 'huge'"):
+        plan(spec, "huge")
+    with pytest.raises(ValueError, match="has no DFW in CE"):
+        plan(load_spec("snli"), methods=["DFW"], columns=["CE"])
+
+
+# Claims
+
+
+def verdict(claim: Claim, trials: dict[str, dict[float, float]], metric: str = "test_accuracy"):
+    """A claim about methods with a value for each learning rate; NaN for a run that diverged."""
+    cells = []
+    for method, found in trials.items():
+        runs = tuple(
+            Trial(RunConfig(lr=lr), "diverged" if math.isnan(v) else "finished", v, v) for lr, v in found.items()
+        )
+        best = [t for t in runs if t.works][:1]
+        cells.append(CellResult(Cell(method, "A", tuple(t.config for t in runs), ("lr",)), runs, tuple(best)))
+    spec = load_spec("robustness-cifar100-ce")
+    object.__setattr__(spec, "metric", metric)
+    return check(claim, "A", Result(spec, "mini", tuple(cells)))
+
+
+@pytest.mark.parametrize(("claim", "expected", "numbers"), [
+    (Claim("", "best", (("A",), ("B",))), True, {"A": 60, "B": 50}),
+    (Claim("", "best", (("B",), ("A",))), False, {"B": 50, "A": 60}),
+    (Claim("", "best", (("B",), ("A",)), margin=-10), True, {"B": 50, "A": 60}),
+    (Claim("", "best", (("B",), ("A",)), margin=-9.9), False, {"B": 50, "A": 60}),
+    (Claim("", "best", (("A",), ("B",)), factor=1.2), True, {"A": 60, "B": 50}),
+    (Claim("", "best", (("A",), ("B",)), factor=1.21), False, {"A": 60, "B": 50}),
+    (Claim("", "best", (("A", "B"), ("C",))), True, {"A": 60, "B": 50, "C": 40}),
+    (Claim("", "best", (("A", "C"), ("B",))), False, {"A": 60, "B": 50, "C": 40}),
+    (Claim("", "mean", (("B",), ("A",))), True, {"A": 30, "B": 49.5}),
+    (Claim("", "usable", (("A",), ("B",))), True, {"A": 1, "B": 0}),
+    (Claim("", "usable", (("B",), ("C",))), False, {"B": 0, "C": 0}),
+    (Claim("", "largest_lr", (("A",), ("B",))), True, {"A": 0.1, "B": 0}),
+    (Claim("", "best", (("B",), ("A",)), where={"lr": [1.0]}), True, {"A": math.nan, "B": 49}),
+    (Claim("", "best", (("A",), ("B",)), where={"lr": [1.0]}, margin=-99), False, {"A": math.nan, "B": 49}),
+    (Claim("", "best", (("A",), ("B",)), where={"lr": [7.0]}), None, {}),
+    (Claim("", "best", (("A",), ("Z",))), None, {"A": 60}),
+    (Claim("", "best", methods=("A", "B"), at_least=50), True, {"A": 60, "B": 50}),
+    (Claim("", "best", methods=("A", "B"), at_least=51), False, {"A": 60, "B": 50}),
+    (Claim("", "best", methods=("A", "B"), at_most=60), True, {"A": 60, "B": 50}),
+    (Claim("", "best", methods=("A",), where={"lr": [1.0]}, at_most=60), False, {"A": math.nan}),
+])  # fmt: skip
+def test_claims(claim, expected, numbers):
+    found = verdict(claim, {"A": {0.1: 60, 1.0: math.nan}, "B": {0.1: 50, 1.0: 49}, "C": {0.1: 40, 1.0: 40}})
+    assert found.supported is expected
+    assert found.numbers == pytest.approx(numbers, nan_ok=True)
+
+
+def test_claims_about_losses():
+    losses = {"A": {0.1: 0.1}, "B": {0.1: 1.0}}
+    assert verdict(Claim("", "value", (("A",), ("B",)), factor=10.0), losses, "train_loss").supported
+    assert not verdict(Claim("", "value", (("A",), ("B",)), factor=10.1), losses, "train_loss").supported
+    assert not verdict(Claim("", "value", (("B",), ("A",))), losses, "train_loss").supported
+
+
+# Run time
+
+
+def test_run_time_of_a_small_model():
+    runtime = load_spec("runtime-cifar100").runtime_at("mini")
+    small = type(runtime)("mlp-64", (16,), 4, 8, 80, (1, 2, 5), "SGD", rounds=3)
+    told = []
+    times = measure(small, progress=lambda done, total: told.append((done, total)))
+    assert [t.name for t in times] == ["SGD", "BORAT N=2", "BORAT N=5"]
+    assert len({t.passes for t in times}) == 1
+    assert all(t.seconds == t.passes + t.steps > 0 for t in times)
+    assert told[-1][0] == told[-1][1] == len(told)
+    assert (runtime.batch_size, runtime.model, runtime.rounds) == (128, "wrn-40-4", 15)
+    assert runtime.bundle_sizes == tuple(range(1, 11))
+
+
+# The command
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, ["reproduce", *words])
+
+
+def test_list(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    shown = run("--list").output
+    for name in spec_names():
+        assert name in shown
+    assert "estimates" in shown
+
+
+def test_one_row_by_command_and_again(tmp_path, spec):
+    words = [str(tmp_path / "small.toml"), "--methods", "ALI-G", "--set", "seed=3,4", "--set", "lr=0.1,1"]
+    words += ["--out", str(tmp_path / "out"), "--output", str(tmp_path / "table" / "small.md"), "--workers", "1"]
+    first = run(*words)
+    assert first.exit_code == 0, first.output
+    assert first.output.count("finished, test accuracy") == 3, "two learning rates, and the better one once more"
+    runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/metrics.json")}
+    assert len(runs) == 3
+    text = (tmp_path / "table" / "small.md").read_text()
+    assert "borat reproduce small.toml --scale mini --methods ALI-G --set seed=3,4 --set lr=0.1,1.0" in text
+    assert str(tmp_path) not in text, "where files are is nobody's business"
+    assert "Changed by hand for this result: seed 3,4; lr 0.1,1.0." in text
+    values = json.loads((tmp_path / "out" / "experiment.json").read_text())
+    assert values["ours"]["ALI-G"]["digits"]["runs"] == 2
+    assert run(*words).exit_code == 0
+    assert runs == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/metrics.json")}
+
+
+def test_commands_train_what_is_missing(tmp_path, spec):
+    words = [str(tmp_path / "small.toml"), "--methods", "ALI-G", "--out", str(tmp_path / "out"), "--commands"]
+    counts = []
+    while "nothing is missing" not in (output := run(*words).output):
+        counts.append(len(output.splitlines()))
+        for line in output.splitlines():
+            assert CliRunner().invoke(app, shlex.split(line)[1:]).exit_code == 0
+    assert counts == [1, 2], "the further seeds follow the first"
+    result = reproduce(spec, "mini", tmp_path / "out", methods=["ALI-G"], engine=Nothing())
+    assert result.cells[0].std is not None
+
+
+def test_run_time_by_command(tmp_path):
+    text = (Path(__file__).parents[1] / "experiments" / "runtime-cifar100.toml").read_text()
+    for old, new in (('"wrn-40-4"', '"mlp-8"'), ("batch_size = 128", "batch_size = 4"), ("rounds = 15", "rounds = 2")):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "time.toml").write_text(text)
+    done = run(str(tmp_path / "time.toml"), "--out", str(tmp_path / "out"), "--output", str(tmp_path / "time.md"))
+    assert done.exit_code == 0, done.output
+    shown = (tmp_path / "time.md").read_text()
+    for ratio in (1.09, 1.34, 1.36, 1.46, 1.53, 1.62, 1.74, 1.85, 1.95):
+        assert f"| {ratio} |" in shown
+    values = json.loads((tmp_path / "out" / "experiment.json").read_text())
+    assert values["paper"]["BORAT N=10"] == {"seconds an epoch": 99.5}
+    assert values["ours"]["BORAT N=10"]["seconds an epoch"]["mean"] > 0
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ([], "name an experiment"),
+    (["snil"], "unknown experiment 'snil'; did you mean 'snli'"),
+    (["snli", "--scale", "miny"], "unknown scale 'miny'; did you mean 'mini'"),
+    (["snli", "--methods", "Borat3"], "unknown method 'Borat3'; did you mean 'BORAT3'"),
+    (["snli", "--columns", "SVN"], "unknown column 'SVN'; did you mean 'SVM'"),
+    (["snli", "--set", "lr"], "--set takes KEY=VALUE"),
+    (["snli", "--set", "learning_rate=1"], "unknown key 'learning_rate'"),
+    (["snli", "--set", "lr=fast"], "lr must be of type float"),
+    (["snli", "--engine", "rya"], "unknown engine 'rya'; did you mean 'ray'"),
+    (["runtime-cifar100", "--methods", "SGD"], "measures run time"),
+])  # fmt: skip
+def test_mistakes_are_explained(words, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    result = run(*words, "--data-dir", str(tmp_path))
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+    assert not list(tmp_path.iterdir())
