@@ -16,13 +16,14 @@ PACKAGES = {
     "fabric": ["lightning"],
     "huggingface_trainer": ["transformers", "accelerate"],
     "lightning_trainer": ["lightning"],
+    "sweep_own_model": ["pebble", "cloudpickle"],
     "tensorboard_logging": ["tensorboard"],
 }
 
 
 def run(name, tmp_path):
     for package in PACKAGES[name]:
-        pytest.importorskip(package, reason="needs the trainers extra")
+        pytest.importorskip(package, reason="needs the lab or trainers extra")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(FOLDER / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
@@ -44,6 +45,16 @@ def test_language_model_learns_to_count(tmp_path):
 def test_tensorboard_files_are_written(tmp_path):
     assert "285 steps, 142 updates" in run("tensorboard_logging", tmp_path)
     assert list((tmp_path / "runs").glob("events.out.tfevents.*"))
+
+
+def test_sweep_is_not_repeated(tmp_path):
+    first = run("sweep_own_model", tmp_path)
+    accuracies = [float(number) for number in re.findall(r"finished {.*} accuracy ([\d.]+)%", first)]
+    assert len(accuracies) == 6
+    assert accuracies[4] > 85 > 20 > accuracies[1], "at lr = 1, BORAT learns and SGD does not"
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    assert run("sweep_own_model", tmp_path) == first
+    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
 
 
 @pytest.mark.parametrize("options", [[], ["--fsdp"]])

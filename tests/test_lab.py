@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +12,8 @@ from typer.testing import CliRunner
 
 from borat.lab import bench, demo
 from borat.lab.cli import app
+from borat.lab.jobs import Outcome
+from borat.lab.train import train
 
 runner = CliRunner()
 
@@ -17,32 +22,51 @@ def invoke(*arguments: str):
     return runner.invoke(app, list(arguments), env={"COLUMNS": "120", "TERM": "dumb"})
 
 
-def test_demo_compares_four_methods_at_two_learning_rates():
-    result = invoke("demo", "--epochs", "1")
-    assert result.exit_code == 0
-    for word in ("SGD", "ALI-G", "BORAT3", "BORAT5", "lr = 0.1", "lr = 10"):
+@pytest.fixture
+def small_demo(monkeypatch):
+    monkeypatch.setattr(demo, "LEARNING_RATES", (0.1, 10.0))
+    monkeypatch.setattr(demo, "RADII", (16.0,))
+
+
+def test_demo_shows_what_works(small_demo, tmp_path):
+    result = invoke("demo", "--epochs", "1", "--out", str(tmp_path / "demo"))
+    assert result.exit_code == 0, result.output
+    for word in ("SGD", "ALI-G", "BORAT3", "BORAT5", "lr = 0.1", "lr = 10", "cross-entropy", "hinge", "wrong labels"):
         assert word in result.output
+    assert "Usable decades of learning rate" in result.output
+    assert (tmp_path / "demo" / "report.html").is_file()
+    again = invoke("demo", "--epochs", "1", "--out", str(tmp_path / "demo"))
+    assert "24 small networks" in again.output
+    assert "epoch" not in again.output, "nothing is trained twice"
 
 
-def test_demo_shows_the_robustness():
-    accuracy = {(r.method, r.lr): r.test_accuracy for r in demo.run(epochs=10)}
-    assert all(accuracy[method, 0.1] > 0.95 for method in demo.METHODS)
+def test_the_full_demo():
+    configs = demo.configs(10)
+    assert {task: len(runs) for task, runs in configs.items()} == dict.fromkeys(demo.TASKS, 60)
+    rates = {config.lr for runs in configs.values() for config in runs}
+    assert max(rates) / min(rates) == pytest.approx(1e4)
+
+
+def test_demo_shows_the_robustness(tmp_path):
+    runs = [c for c in demo.configs(10)["cross-entropy"] if (c.lr, c.radius) in ((0.1, 16.0), (10.0, 16.0))]
+    accuracy = {(c.method, c.lr): train(c, tmp_path / c.digest).result["test_accuracy"] for c in runs}
+    assert len(accuracy) == 8
+    assert all(accuracy[method, 0.1] > 0.95 for method, _ in accuracy)
     assert accuracy["SGD", 10.0] < 0.5
     assert accuracy["BORAT3", 10.0] > 0.95
     assert accuracy["BORAT5", 10.0] > 0.95
 
 
-def test_demo_draws(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "MANY_LEARNING_RATES", (0.1, 1.0))
-    result = invoke("demo", "--epochs", "1", "--picture", str(tmp_path / "picture.png"))
-    assert result.exit_code == 0
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_same_seed_same_result():
-    data = demo.Digits.load()
-    assert demo.train("BORAT3", 1.0, data, 1, seed=3) == demo.train("BORAT3", 1.0, data, 1, seed=3)
-    assert demo.train("BORAT3", 1.0, data, 1, seed=3) != demo.train("BORAT3", 1.0, data, 1, seed=4)
+def test_trials_of_the_verdict():
+    config = demo.configs(1)["cross-entropy"][0]
+    outcomes = [
+        Outcome(config.as_dict(), Path(), "finished", {"test_accuracy": 0.9}),
+        Outcome(config.replace(radius=16.0).as_dict(), Path(), "diverged", {"test_accuracy": 0.1}),
+        Outcome(config.replace(lr=0.1).as_dict(), Path(), "failed"),
+    ]
+    found = demo.trials(outcomes)
+    assert [trial.accuracy for trial in found] == pytest.approx([0.9, math.nan, math.nan], nan_ok=True)
+    assert demo.best_by_rate(found, "SGD")[:2] == pytest.approx([0.9, math.nan], nan_ok=True)
 
 
 def test_bench_prints_and_writes_its_tables(tmp_path):
@@ -84,7 +108,7 @@ def test_state_stays_within_its_budget():
     [
         (("bench", "VGG"), "'VGG' is not one of WRN-40-4"),
         (("demo", "--epochs", "0"), "--epochs"),
-        (("demo", "--picture", "/nowhere/at/all.png"), "the folder /nowhere/at does not exist"),
+        (("demo", "--workers", "0"), "--workers"),
         (("dmo",), "demo"),
     ],
 )

@@ -18,7 +18,7 @@ from borat.lab.store import Run
 from borat.lab.train import Interrupted, train
 from train_worker import CONFIG, config_of
 
-PAIRS = ("ddp:borat", "ddp:borat:resumed", "fsdp:borat", "fsdp:borat:resumed", "ddp:sgd", "ddp:momo", "ddp:l4adam", "ddp:schedule-free", "fsdp:adam")
+PAIRS = ("ddp:borat", "ddp:borat:resumed", "fsdp:borat", "fsdp:borat:resumed", "fsdp:sps:resumed", "ddp:sgd", "ddp:momo", "ddp:l4adam", "ddp:schedule-free", "fsdp:adam")
 
 
 def free_port() -> int:
@@ -27,7 +27,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_on_one(folder: Path) -> None:
+def start_on_one(folder: Path, optimizer: str) -> None:
     """A run of a single process that is asked to end in the middle of a bundle of its second epoch."""
 
     def report(position, tally, batches):
@@ -35,7 +35,7 @@ def start_on_one(folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        train(config_of("borat"), folder, execution=Execution(accelerator="cpu", tensorboard=False), report=report)
+        train(config_of(optimizer), folder, execution=Execution(accelerator="cpu", tensorboard=False), report=report)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("devices")
     for pair in PAIRS:
         if pair.endswith(":resumed"):
-            start_on_one(folder / pair)
+            start_on_one(folder / pair, pair.split(":")[1])
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, Path(__file__).with_name("train_worker.py"), str(folder), *PAIRS]
     workers = [subprocess.Popen(command, env={**common, "LOCAL_RANK": str(rank)}) for rank in range(2)]

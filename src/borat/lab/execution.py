@@ -18,7 +18,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning.fabric.strategies.strategy import Strategy
-from lightning.fabric.utilities.rank_zero import rank_zero_module
+from lightning_utilities.core import rank_zero as rank_zero_module
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import borat
-from borat.lab.cli import bench, demo, train  # noqa: F401 - importing a module adds its command
+from borat.lab.cli import bench, demo, explain, report, reproduce, sweep, train  # noqa: F401 - importing a module adds its command
 from borat.lab.cli.common import app, console
 
 __all__ = ["app"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from types import FrameType
 from typing import Annotated, get_type_hints
 
 import typer
@@ -31,8 +33,8 @@ def progress_bar(description: str, total: int) -> Iterator[tuple[Progress, TaskI
         yield progress, progress.add_task(description, total=total)
 
 
-def with_flags_of(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag for each key of the configuration."""
+def with_flags_of(command: Callable[..., None], *, lists: bool = False) -> Callable[..., None]:
+    """Give a command one flag for each key of the configuration; its text, where it may hold a list of values."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     hints = get_type_hints(RunConfig)
@@ -42,7 +44,8 @@ def with_flags_of(command: Callable[..., None]) -> Callable[..., None]:
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             annotation=Annotated[
-                hints[key.name] | None, typer.Option(help=f"default: {key.default}", show_default=False)
+                (str if lists else hints[key.name]) | None,
+                typer.Option(help=f"default: {key.default}", show_default=False),
             ],
         )
         for key in fields(RunConfig)
@@ -50,3 +53,17 @@ def with_flags_of(command: Callable[..., None]) -> Callable[..., None]:
     command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
     return command
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -2,53 +2,96 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from borat.lab.cli.common import app, console, progress_bar
+from borat.lab.cli.common import app, console, interrupted_by_sigterm
+from borat.lab.cli.watch import watching
+from borat.lab.verdict import MARGIN, Trial, Usable
 
 
 @app.command()
 def demo(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 10,
-    picture: Annotated[
-        Path | None, typer.Option(help="Try seven learning rates and three seeds; draw them here.")
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the runs and the page are kept.")] = Path("runs/demo"),
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes [one for each core].")] = None,
 ) -> None:
-    """Train on scikit-learn's digits with a good and with a far too large learning rate."""
+    """Train on scikit-learn's digits with learning rates over four orders of magnitude, and show what works."""
     from borat.lab import demo as digits
+    from borat.lab.engines import make_engine
+    from borat.lab.execution import Execution
+    from borat.lab.report import write_report
+    from borat.lab.sweeps import run_configs
 
-    if picture is not None and not picture.parent.is_dir():
-        raise typer.BadParameter(f"the folder {picture.parent} does not exist", param_hint="--picture")
     start = time.perf_counter()
-    rates, seeds = (digits.MANY_LEARNING_RATES, 3) if picture else (digits.LEARNING_RATES, 1)
-    results: list[digits.Result] = []
-    with progress_bar("training", len(digits.METHODS) * len(rates) * seeds) as (progress, task):
-        for result in digits.run(epochs, rates, seeds):
-            results.append(result)
-            progress.update(task, advance=1, description=f"{result.method}, lr = {result.lr:g}")
-    console.print(f"Test accuracy on scikit-learn's digits after {epochs} epochs", highlight=False)
-    table = Table()
+    by_task = digits.configs(epochs)
+    every = [config for configs in by_task.values() for config in configs]
+    console.print(
+        f"{len(every)} small networks: {len(digits.METHODS)} methods at {len(digits.LEARNING_RATES)} learning rates "
+        f"and {len(digits.RADII)} radii, for {len(by_task)} tasks",
+        highlight=False,
+    )
+    try:
+        with interrupted_by_sigterm(), watching(console) as watch:
+            outcomes = run_configs(
+                every,
+                out,
+                engine=make_engine(workers=workers),
+                execution=Execution(accelerator="cpu", tensorboard=False),
+                watch=watch,
+            )
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    except KeyboardInterrupt:
+        console.print(f"stopped; what is done is in {out}, and the same command continues", highlight=False)
+        raise typer.Exit(130) from None
+    of = dict(zip(every, outcomes, strict=True))
+    found = {task: digits.trials([of[config] for config in configs]) for task, configs in by_task.items()}
+    verdicts = digits.verdicts(found)
+    for task, of_task in found.items():
+        console.print(_table(task, of_task, verdicts[task], digits.LEARNING_RATES))
+    console.print(_verdict(verdicts), highlight=False)
+    page = out / "report.html"
+    write_report(out, page, title="How far can the learning rate be off? scikit-learn's digits")
+    console.print(f"{time.perf_counter() - start:.0f} s; the whole picture is in {page}", highlight=False)
+
+
+def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable], rates: Sequence[float]) -> Table:
+    from borat.lab.demo import best_by_rate
+
+    table = Table(title=f"Test accuracy, {task}", title_justify="left")
     table.add_column("method")
     for lr in rates:
         table.add_column(f"lr = {lr:g}", justify="right")
-    best = max(r.test_accuracy for r in results)
-    for method in digits.METHODS:
-        row = [[r.test_accuracy for r in results if (r.method, r.lr) == (method, lr)] for lr in rates]
-        table.add_row(method, *(_accuracy(sum(values) / seeds, best) for values in row))
-    console.print(table)
-    ratio = max(rates) / min(rates)
-    console.print(f"All methods saw the same batches; the largest lr is {ratio:g} times the smallest.", highlight=False)
-    console.print(f"{time.perf_counter() - start:.0f} s", highlight=False)
-    if picture is not None:
-        digits.draw(results, picture)
-        console.print(f"drawn in {picture}", highlight=False)
+    table.add_column("usable settings", justify="right")
+    best = max((t.accuracy for t in found if not math.isnan(t.accuracy)), default=math.nan)
+    for row in verdict:
+        accuracies = (_accuracy(value, best) for value in best_by_rate(found, row.method))
+        table.add_row(row.method, *accuracies, f"{row.cells} of {row.total}")
+    return table
 
 
 def _accuracy(value: float, best: float) -> str:
-    colour = "green" if value >= best - 0.02 else "yellow" if value >= best - 0.2 else "red"
+    if math.isnan(value):
+        return "[red]diverged[/]"
+    colour = "green" if value >= best - MARGIN else "yellow" if value >= best - 0.2 else "red"
     return f"[{colour}]{100 * value:.1f} %[/]"
+
+
+def _verdict(tasks: Mapping[str, Sequence[Usable]]) -> str:
+    """One line over all tasks."""
+    methods: dict[str, list[str]] = {}
+    for rows in tasks.values():
+        for row in rows:
+            methods.setdefault(row.method, []).append(f"{row.decades:.2g}" if row.lrs else "none")
+    found = ", ".join(f"{method} {' / '.join(decades)}" for method, decades in methods.items())
+    return (
+        f"Usable decades of learning rate (accuracy within {100 * MARGIN:g} points of the best), "
+        f"{' / '.join(tasks)}: {found}."
+    )

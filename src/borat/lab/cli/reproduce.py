@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.padding import Padding
 
 from borat.lab.cli.common import app, console, interrupted_by_sigterm, progress_bar
 from borat.lab.cli.watch import last_line, watching
@@ -108,19 +108,15 @@ def _show_list() -> None:
     from borat.lab.costs import estimate
     from borat.lab.experiments import load_spec, spec_names
 
-    table = Table(title="Experiments", title_justify="left")
-    for column in ("name", "paper", "question"):
-        table.add_column(column, no_wrap=column == "name")
-    for column in ("full: runs", "passes over the data", "GPU hours", "mini: runs", "minutes on 2 cores"):
-        table.add_column(column, justify="right")
     for name in spec_names():
         spec = load_spec(name)
         full, mini = estimate(spec, "full"), estimate(spec, "mini")
-        hours = f"{full.gpu_hours:,.0f}" if full.gpu_hours >= 1 else "< 1"
-        passes = f"{full.passes:,}" if full.passes else "-"
-        minutes = f"{max(mini.cpu_minutes, 1):.0f}"
-        table.add_row(name, spec.source, spec.question, f"{full.runs:,}", passes, hours, str(mini.runs), minutes)
-    console.print(table)
+        passes = f"{full.passes:,} passes over the data, " if full.passes else ""
+        hours = f"{full.gpu_hours:,.0f} GPU hours" if full.gpu_hours >= 1 else "less than a GPU hour"
+        minutes = f"{max(mini.cpu_minutes, 1):.0f} minutes on 2 cores"
+        console.print(f"[bold]{name}[/]  {escape(spec.source)}", highlight=False)
+        for line in (spec.question, f"full: {full.runs:,} runs, {passes}{hours}; mini: {mini.runs} runs, {minutes}"):
+            console.print(Padding(escape(line), (0, 0, 0, 4)), highlight=False)
     console.print(
         "Costs are estimates: GPU hours on a TITAN Xp, from the paper's run times and the models' operations; minutes "
         "from times measured on one x86-64 core. `borat reproduce NAME` runs the mini scale, with `--scale full` the "
