@@ -1,0 +1,136 @@
+"""What the optimizer does to one weight: every batch of a few updates, for each setting of the page's sliders.
+
+The numbers come from :class:`borat.BORAT` itself.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from borat.optimizer import BORAT
+
+SIZES = (2, 3, 4, 5)
+CALLS = 8
+"""How many batches are shown."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """Losses of one weight with the lower bound 0. Batch ``k`` has the loss ``samples[k % len(samples)]``."""
+
+    name: str
+    formula: str
+    samples: tuple[Callable[[Tensor], Tensor], ...]
+    window: tuple[float, float]
+    highest: float
+    rates: tuple[float, ...]
+    starts: tuple[float, ...]
+    first_rate: float
+    first_start: float
+    first_size: int = 3
+
+    def curve(self, sample: int, points: int = 121) -> Tensor:
+        """The loss at equally spaced weights."""
+        return self.samples[sample](torch.linspace(*self.window, points, dtype=torch.float64))
+
+
+def _cubic(w: Tensor) -> Tensor:
+    return w.square() - w.abs() ** 3
+
+
+def _asymmetric(w: Tensor) -> Tensor:
+    return w.exp() - w - 1
+
+
+def _parabola(w: Tensor) -> Tensor:
+    return w.square() / 2
+
+
+def _mirrored(w: Tensor) -> Tensor:
+    return _asymmetric(-w)
+
+
+EXAMPLES = (
+    Example(
+        "two samples",
+        "ℓ₁(w) = w²/2 and ℓ₂(w) = e⁻ʷ + w − 1 in turn",  # noqa: RUF001
+        (_parabola, _mirrored),
+        window=(-2.6, 2.9),
+        highest=4.2,
+        rates=(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0),
+        starts=(-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0, 2.5),
+        first_rate=5.0,
+        first_start=2.0,
+    ),
+    Example(
+        "convex",
+        "f(w) = eʷ − w − 1",  # noqa: RUF001
+        (_asymmetric,),
+        window=(-3.4, 2.2),
+        highest=4.2,
+        rates=(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0),
+        starts=(-3.0, -2.5, -2.0, -1.5, -1.0, 0.5, 1.0, 1.5),
+        first_rate=5.0,
+        first_start=1.5,
+    ),
+    Example(
+        "not convex",
+        "f(w) = w² − |w|³",  # noqa: RUF001
+        (_cubic,),
+        window=(-0.78, 0.78),
+        highest=0.17,
+        rates=(0.5, 1.0, 2.0, 5.0, 9.0, 12.0, 100.0),  # ALI-G jumps to and fro from 10 on
+        starts=(-0.6, -0.45, -0.3, -0.15, 0.15, 0.3, 0.45, 0.6),
+        first_rate=12.0,
+        first_start=0.6,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The bundle after one batch.
+
+    Attributes:
+        sample: which of the example's losses the batch had.
+        point: the weight at which it was measured; the centre, for the first piece of a bundle.
+        loss: the loss there.
+        slope: its derivative.
+        alpha: the weights of the pieces so far, the bound's last.
+        goal: the minimiser of the proximal model: the next trial point or, once the bundle is full, the new centre.
+        kind: the paper's name of the update, if the bundle is full.
+    """
+
+    sample: int
+    point: float
+    loss: float
+    slope: float
+    alpha: tuple[float, ...]
+    goal: float
+    kind: str
+
+
+def trajectory(example: Example, lr: float, size: int, start: float, calls: int = CALLS) -> list[Frame]:
+    """The first batches of BORAT with a bundle of ``size``."""
+    w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    optimizer = BORAT([w], lr, size, momentum=0.0)
+    frames = []
+    for call in range(calls):
+        sample, position = call % len(example.samples), optimizer.bundle_position
+        optimizer.zero_grad()
+        point, loss = w.item(), example.samples[sample](w)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert w.grad is not None
+        slope = w.grad.item()
+        with warnings.catch_warnings():  # the loss that is not convex falls below its bound far out
+            warnings.simplefilter("ignore")
+            optimizer.step(loss=loss)
+        alpha = tuple(optimizer.state[w]["bundle"]["alpha"][: position + 2].tolist())
+        kind = optimizer.last_step.kind if optimizer.last_step and optimizer.bundle_position == 0 else ""
+        frames.append(Frame(sample, point, loss.item(), slope, alpha, w.item(), kind))
+    return frames

@@ -1,0 +1,131 @@
+"""The paper's three illustrations: learning-rate schedules, a bundle in one dimension, and the loss on which ALI-G
+jumps to and fro. The numbers are those of the lab's schedules and of the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from borat.lab.baselines import make_schedule
+from borat.lab.config import RunConfig
+from borat.lab.explain.frames import EXAMPLES, Frame, trajectory
+from borat.lab.explain.style import BLUE, GREEN, GREY, PURPLE, VERMILION, save
+
+EPOCHS, BATCHES = 200, 10
+SCHEDULES = {
+    "constant": "constant",
+    "manual": "piecewise constant",
+    "geometric": "geometric",
+    "cosine": "warm restarts",
+}
+
+
+def draw(folder: Path) -> list[Path]:
+    """Draw all three as PNG and PDF; the files."""
+    figures = {
+        "learning-rate-schedules": draw_schedules(),
+        "bundle": draw_bundle(),
+        "non-convex-example": draw_non_convex_example(),
+    }
+    return [path for name, figure in figures.items() for path in save(figure, folder, name, ("png", "pdf"))]
+
+
+def draw_schedules() -> Figure:
+    """The learning rate of SGD over a run, for the schedules that people use."""
+    figure = Figure(figsize=(10, 2.6), layout="constrained")
+    for axes, (schedule, title) in zip(figure.subplots(1, 4, sharey=True), SCHEDULES.items(), strict=True):
+        rates = learning_rates(schedule)
+        axes.plot(torch.arange(len(rates)) / BATCHES, rates, color=BLUE)
+        axes.set_title(title, loc="left", fontsize=11)
+        axes.set(xlabel="epoch", xlim=(0, EPOCHS), ylim=(0, 0.105))
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("learning rate")
+    return figure
+
+
+def learning_rates(schedule: str) -> list[float]:
+    """The learning rate of each batch, as the lab would train with it."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    config = RunConfig(optimizer="sgd", lr=0.1, schedule=schedule, epochs=EPOCHS)
+    follow = make_schedule(optimizer, config, BATCHES)
+    rates = []
+    for _ in range(EPOCHS):
+        for _ in range(BATCHES):
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+            optimizer.step()
+            follow.after_batch()
+        follow.after_epoch(0.0)
+    return rates
+
+
+def draw_bundle() -> Figure:
+    """Two samples of a loss, their linear pieces, the bound, and the proximal model of BORAT3."""
+    example, lr = EXAMPLES[0], 5.0
+    pieces = trajectory(example, lr, 3, 2.0, calls=2)
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    w = torch.linspace(-1.1, 2.7, 400, dtype=torch.float64)
+    for i, colour in enumerate((VERMILION, BLUE)):
+        axes.plot(w, example.samples[i](w), color=colour, lw=2, label=rf"$\ell_{{z_t^{i + 1}}}$")
+        axes.plot(w, line(pieces[i], w), color=colour, lw=1.2, ls=(0, (5, 3)), label=f"its linear piece at {_name(i)}")
+        axes.plot(pieces[i].point, pieces[i].loss, "o", color=colour, ms=7, zorder=3)
+    axes.axhline(0, color=GREY, ls=(0, (1, 2)), lw=1.6, label="lower bound $B = 0$")
+    axes.plot(w, proximal_model(pieces, lr, w), color=GREEN, lw=2.4, label="bundle and proximal term")
+    first, second = pieces
+    places = {first.point: r"$\hat{w}_t^1 = w_t$", first.goal: "$\\hat{w}_t^2$\nALI-G"}
+    places |= {second.goal: "$w_{t+1}$\nBORAT3", 0.0: "$w^*$"}
+    heights = {first.point: first.loss, first.goal: second.loss, second.goal: _lowest(pieces, lr)}
+    for place, height in heights.items():
+        axes.plot([place, place], [-0.3, height], color=GREY, lw=0.8, zorder=0)
+    axes.plot(second.goal, _lowest(pieces, lr), "D", color=GREEN, ms=8, zorder=3)
+    axes.set_xticks(list(places), list(places.values()))
+    axes.set(ylabel="loss", ylim=(-0.3, 3.0), xlim=(-1.1, 2.7))
+    axes.legend(frameon=False, loc="upper left", fontsize=9)
+    return figure
+
+
+def draw_non_convex_example() -> Figure:
+    """ALI-G at a large learning rate, which jumps between two points, and BORAT3, which does not."""
+    example, lr = EXAMPLES[2], 10.0
+    alig, borat = (trajectory(example, lr, size, 0.6, calls=2) for size in (2, 3))
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    w = torch.linspace(-0.75, 0.75, 400, dtype=torch.float64)
+    axes.plot(w, example.samples[0](w), color="black", lw=2, label=r"$f(w) = w^2 - |w|^3$")
+    for i, piece in enumerate(borat):
+        axes.plot(w, line(piece, w), color=BLUE, ls=(0, (5, 3)), lw=1.4, label="" if i else "linear pieces of $f$")
+        axes.plot(piece.point, piece.loss, "o", color=BLUE, ms=7, zorder=3)
+    axes.plot(w, proximal_model(borat, lr, w), color=GREEN, lw=2.2, label=rf"proximal model of BORAT3, $\eta = {lr:g}$")
+    arrow = {"arrowstyle": "<->", "color": PURPLE, "lw": 2}
+    axes.annotate("", (alig[0].point, -0.012), (alig[0].goal, -0.012), arrowprops=arrow)
+    axes.text(-0.3, -0.014, "ALI-G jumps to and fro", color=PURPLE, ha="center", va="top")
+    axes.plot(borat[-1].goal, -0.012, "D", color=GREEN, ms=8, zorder=3, clip_on=False)
+    axes.text(0.03, -0.014, "BORAT3 after one update", color=GREEN, ha="left", va="top")
+    axes.axhline(0, color=GREY, ls=(0, (1, 2)), lw=1.6, label="lower bound")
+    axes.set(xlabel="$w$", ylabel="loss", ylim=(-0.028, 0.27), xlim=(-0.75, 0.75))
+    axes.set_xticks([-0.6, -0.3, 0, 0.3, 0.6])
+    axes.legend(frameon=False, loc="upper center", ncols=2, fontsize=9)
+    return figure
+
+
+def line(piece: Frame, w: Tensor) -> Tensor:
+    """The linear piece that a batch gave."""
+    return piece.loss + piece.slope * (w - piece.point)
+
+
+def proximal_model(pieces: Sequence[Frame], lr: float, w: Tensor) -> Tensor:
+    """The highest of the pieces and of the bound 0, plus the proximal term around the first piece's point."""
+    highest = torch.stack([line(piece, w) for piece in pieces]).amax(0).clamp(min=0.0)
+    return highest + (w - pieces[0].point).square() / (2 * lr)
+
+
+def _name(i: int) -> str:
+    return rf"$\hat{{w}}_t^{i + 1}$"
+
+
+def _lowest(pieces: Sequence[Frame], lr: float) -> float:
+    return proximal_model(pieces, lr, torch.tensor(pieces[-1].goal, dtype=torch.float64)).item()

@@ -1,0 +1,198 @@
+"""``borat explain``: the frames are the library's, the pictures are pictures, the command says what it wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from borat import ALIG, BORAT
+from borat.lab.cli import app
+from borat.lab.explain import page, pictures, rates
+from borat.lab.explain.frames import EXAMPLES, SIZES, trajectory
+
+
+@pytest.fixture(scope="module")
+def rendered():
+    return page.render()
+
+
+@pytest.fixture(scope="module")
+def data(rendered):
+    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', rendered)[1])
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["explain", *arguments], env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+def one_step(optimizer_of, example, sample, start):
+    w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    optimizer = optimizer_of([w])
+    loss = example.samples[sample](w)
+    loss.backward()
+    optimizer.step(loss=loss) if isinstance(optimizer, BORAT) else optimizer.step()
+    return w.item()
+
+
+# The frames
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+@pytest.mark.parametrize("size", SIZES)
+def test_frames_minimise_the_proximal_model(example, size):
+    """What a reader sees: the goal is the lowest point of the curve that is drawn from the pieces."""
+    grid = torch.linspace(-40, 40, 400_001, dtype=torch.float64)
+    lr, start = example.rates[-2], example.starts[0]
+    frames = trajectory(example, lr, size, start)
+    for call, frame in enumerate(frames):
+        pieces = frames[call - call % (size - 1) : call + 1]
+        assert len(frame.alpha) == len(pieces) + 1
+        assert sum(frame.alpha) == pytest.approx(1.0)
+        values = pictures.proximal_model(pieces, lr, grid)
+        lowest = pictures.proximal_model(pieces, lr, torch.tensor(frame.goal, dtype=torch.float64))
+        assert lowest <= values.min() + 1e-12
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_frames_follow_the_bundle(example):
+    """Each batch is measured where the one before left the weight, and the update is the step of the weights."""
+    lr, start = example.rates[3], example.starts[-1]
+    for size in SIZES:
+        frames = trajectory(example, lr, size, start)
+        assert frames[0].point == start
+        assert all(after.point == before.goal for before, after in pairwise(frames))
+        assert [bool(frame.kind) for frame in frames] == [(call + 1) % (size - 1) == 0 for call in range(len(frames))]
+        first = frames[: size - 1]
+        step = sum(a * piece.slope for a, piece in zip(first[-1].alpha, first, strict=False))
+        assert first[-1].goal == pytest.approx(start - lr * step, abs=1e-12)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_the_other_methods_are_the_libraries(example):
+    """The page takes ALI-G's step from the first frame of a bundle, and SGD's as the slope times the rate."""
+    for lr, start in ((example.rates[1], example.starts[0]), (example.rates[-1], example.starts[-1])):
+        for frame in trajectory(example, lr, 2, start, calls=3):
+            alig = one_step(lambda w, lr=lr: ALIG(w, lr, momentum=0.0), example, frame.sample, frame.point)
+            sgd = one_step(lambda w, lr=lr: torch.optim.SGD(w, lr), example, frame.sample, frame.point)
+            assert frame.goal == pytest.approx(alig, abs=1e-12)
+            assert frame.point - lr * frame.slope == pytest.approx(sgd, abs=1e-12)
+
+
+def test_the_papers_example_oscillates_with_two_pieces_only():
+    cubic = EXAMPLES[2]
+    assert [f.goal for f in trajectory(cubic, 12.0, 2, 0.6)] == pytest.approx([-0.6, 0.6] * 4, abs=1e-5)
+    assert abs(trajectory(cubic, 9.0, 2, 0.6)[-1].goal) < 0.01
+    assert trajectory(cubic, 12.0, 3, 0.6)[1].goal == pytest.approx(0.0, abs=1e-12)
+
+
+# The page
+
+
+def test_the_page_holds_every_frame(data):
+    for example, shown in zip(EXAMPLES, data["examples"], strict=True):
+        for r, s, n in ((0, 0, 0), (3, 2, 1), (len(example.rates) - 1, len(example.starts) - 1, 3)):
+            expected = trajectory(example, example.rates[r], SIZES[n], example.starts[s])
+            for frame, row in zip(expected, shown["frames"][r][n][s], strict=True):
+                numbers = (frame.sample, frame.point, frame.loss, frame.slope, frame.goal)
+                assert row[:5] == pytest.approx(numbers, abs=1e-6)
+                assert row[5] == frame.kind
+                assert row[6:] == pytest.approx(frame.alpha, abs=1e-6)
+
+
+def test_the_page_is_small_and_needs_nothing_else(rendered):
+    assert len(rendered) < 600_000
+    assert not re.search(r"(?:src|href)=|url\((?!#)|@import|fetch\(|XMLHttpRequest", rendered)
+    assert "/*" not in re.sub(r"<style>.*?</style>|<script.*?</script>", "", rendered, flags=re.DOTALL)
+
+
+def test_the_command_writes_the_page_whole(tmp_path, rendered):
+    path = tmp_path / "page.html"
+    result = invoke("--output", str(path))
+    assert result.exit_code == 0, result.output
+    assert result.output == f"written to {path}\n"
+    assert path.read_text(encoding="utf-8") == rendered
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+# The pictures
+
+
+def test_static_pictures(tmp_path):
+    result = invoke("--static", str(tmp_path / "new" / "folder"))
+    assert result.exit_code == 0, result.output
+    files = sorted((tmp_path / "new" / "folder").iterdir())
+    names = ["bundle", "learning-rate-schedules", "non-convex-example"]
+    assert [file.name for file in files] == [f"{name}.{kind}" for name in names for kind in ("pdf", "png")]
+    for file in files:
+        assert str(file) in result.output
+        assert file.read_bytes().startswith({".pdf": b"%PDF", ".png": b"\x89PNG"}[file.suffix])
+    assert not list(tmp_path.glob("*.html")), "the page was not asked for"
+
+
+def test_the_schedules_are_the_labs():
+    assert set(pictures.learning_rates("constant")) == {0.1}
+    manual = pictures.learning_rates("manual")
+    assert [manual[10 * epoch] for epoch in (0, 59, 60, 120, 160)] == pytest.approx([0.1, 0.1, 0.02, 0.004, 0.0008])
+    cosine = pictures.learning_rates("cosine")
+    assert sum(b > 10 * a for a, b in pairwise(cosine)) == 3, "three warm restarts"
+
+
+@pytest.mark.parametrize("draw", [pictures.draw_schedules, pictures.draw_bundle, pictures.draw_non_convex_example])
+def test_pictures_have_axes_and_nothing_on_another(draw):
+    figure = draw()
+    figure.canvas.draw()
+    assert figure.axes[0].get_ylabel()
+    for axes in figure.axes:
+        assert axes.get_xlabel() or len(axes.get_xticks()) == 4
+        ticks = [label for label in axes.get_xticklabels() if label.get_text()]
+        boxes = [text.get_window_extent() for text in (*axes.texts, *ticks) if text.get_text()]
+        assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+        if legend := axes.get_legend():
+            box = legend.get_window_extent()
+            points = [axes.transData.transform(line.get_xydata()) for line in axes.lines]
+            assert not any(box.contains(*point) for line in points for point in line)
+
+
+def test_rates_are_drawn(tmp_path, monkeypatch):
+    panels = [
+        rates.Panel(panel.title, panel.problem, panel.lr, panel.bound, panel.linear, panel.printed, 8, 1, panel.sizes)
+        for panel in rates.synthetic_panels()
+    ]
+    monkeypatch.setattr(rates, "synthetic_panels", lambda: panels)
+    assert len(panels) == rates.PANELS
+    result = invoke("--theory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["theory-lemmas.png", "theory-rates.png"]
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--output", "/nowhere/at/all.html"), "the folder /nowhere/at does not exist"),
+        (("--output", "/"), "is a directory"),
+        (("--data-dir", "/"), "is only used with --theory"),
+        (("--theory", "x", "--data-dir", "/nowhere"), "does not exist"),
+    ],
+)
+def test_mistakes_are_explained(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_data_is_explained(tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = invoke("--theory", str(tmp_path), "--data-dir", str(tmp_path / "empty"))
+    assert result.exit_code == 2
+    assert "get mushrooms" in result.output
