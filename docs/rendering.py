@@ -25,7 +25,7 @@ def on_page_content(content: str, **_: Any) -> str:
 
 def _mathml(latex: str, display: str) -> str:
     latex = html.unescape(latex).replace(r"\arg\min", r"\operatorname*{argmin}")
-    return convert(latex, display=display)
+    return convert(re.sub(r"\\[bB]ig\b", "", latex), display=display)  # brackets grow by themselves
 
 
 class SphinxRoles(griffe.Extension):

@@ -1,0 +1,180 @@
+"""The Ray engine on a real Ray, whose workers are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from borat.lab import sweep
+from borat.lab.cli import app
+from borat.lab.config import RunConfig
+from borat.lab.engines import make_engine
+from borat.lab.engines.ray import RayEngine
+from borat.lab.locks import lock_of
+from borat.lab.store import Run
+from borat.lab.sweeps import run_configs
+from borat.lab.train import train
+
+ray = pytest.importorskip("ray", reason="needs the ray extra")
+
+on_the_cluster = pytest.mark.usefixtures("_cluster")
+
+CONFIG = RunConfig(epochs=6, train_limit=600, batch_size=8, dropout=0.2)
+
+
+@pytest.fixture(scope="module")
+def _cluster():
+    """Two CPUs, and a GPU that exists on paper."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+# First, what goes wrong without a cluster
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", "no Ray cluster answers at address '127.0.0.1:1': .*refused"),
+        ("ray://127.0.0.1:1", "no Ray cluster answers at address 'ray://127.0.0.1:1': .*refused"),
+        ("auto", "cannot connect to Ray at address 'auto': Could not find any running Ray instance"),
+        ("nonsense", "cannot connect to Ray at address 'nonsense': Invalid address format"),
+    ],
+)
+def test_bad_address(tmp_path, monkeypatch, address, message):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ValueError, match=message):
+        run_configs([CONFIG], tmp_path, engine=RayEngine(address=address))
+    arguments = ["sweep", "--engine", "ray", "--address", address, "--lr", "1", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    assert re.search(message, re.sub(r"[\s│]+", " ", result.output))
+
+
+def test_ray_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        ValueError, match=re.escape("the engine 'ray' needs Ray, which is missing: pip install 'borat[ray]'")
+    ):
+        make_engine("ray")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpus_per_run": -1}, "gpus_per_run must be at least 0, got -1"),
+        ({"gpus_per_run": 1.5}, "gpus_per_run must be a fraction of one GPU or a whole number, got 1.5"),
+        ({"cpus_per_run": float("nan")}, "cpus_per_run must be at least 0, got nan"),
+        ({"retries": -1}, "retries must be at least 0, got -1"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_engine("ray", **options)
+
+
+# Then on the cluster
+
+
+@on_the_cluster
+def test_killed_worker_is_retried_and_the_run_is_the_same(tmp_path):
+    torch.set_num_threads(1)
+    train(CONFIG, tmp_path / "alone")
+    killed: list[int] = []
+
+    def kill_once(progress):
+        if not killed and progress.points[0].done >= 2:
+            killed.append(int(lock_of(progress.points[0].job.folder).read_text().split()[1]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    (outcome,) = run_configs([CONFIG], tmp_path / "ray", engine=RayEngine(retries=1), watch=kill_once)
+    assert killed
+    assert outcome.status == "finished", outcome.error
+    ours, theirs = Run(outcome.folder), Run(tmp_path / "alone")
+    assert ours.metrics.result == theirs.metrics.result
+    assert [{**e, "seconds": 0} for e in ours.metrics.epochs] == [{**e, "seconds": 0} for e in theirs.metrics.epochs]
+    weights, expected = ours.load("last.pt")["model"], theirs.load("last.pt")["model"]
+    assert all(torch.equal(weights[key], expected[key]) for key in expected)
+    assert ray.is_initialized(), "it was ours before the sweep, and is ours after it"
+
+
+@pytest.fixture
+def resources():
+    """A function of no module, which Ray would look for on the other machine."""
+
+    def resources(kind, number, folder):
+        """What Ray reserved; some kinds of runs have bad luck."""
+        if kind == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "fails":
+            raise ArithmeticError("no luck")
+        reserved = ray.get_runtime_context().get_assigned_resources()
+        (folder / "started").touch()
+        while len(list(folder.parent.glob("*/started"))) < 2:
+            time.sleep(0.05)
+        return {
+            "cpus": reserved.get("CPU", 0),
+            "gpus": reserved.get("GPU", 0),
+            "threads": torch.get_num_threads(),
+            "visible": len(os.environ["CUDA_VISIBLE_DEVICES"]),
+        }
+
+    return resources
+
+
+@on_the_cluster
+def test_fractions_of_a_gpu(tmp_path, resources):
+    """Two runs share the one GPU at the same time: each waits for the other."""
+    engine = RayEngine(cpus_per_run=1, gpus_per_run=0.5)
+    outcomes = sweep(resources, {"kind": ["lives"], "number": [1, 2]}, folder=tmp_path, engine=engine)
+    expected = {"cpus": 1.0, "gpus": 0.5, "threads": 1, "visible": 1}
+    assert [outcome.result for outcome in outcomes] == [expected, expected]
+
+
+@on_the_cluster
+def test_failures_do_not_stop_the_rest(tmp_path, resources):
+    grid = [{"kind": kind, "number": number} for number, kind in enumerate(["lives", "dies", "fails", "lives"])]
+    outcomes = sweep(resources, grid, folder=tmp_path, engine=RayEngine(retries=0))
+    assert [outcome.status for outcome in outcomes] == ["finished", "failed", "failed", "finished"]
+    assert outcomes[0].result["visible"] == 0, "a run that asked for no GPU sees none"
+    assert "worker died" in outcomes[1].error
+    assert outcomes[2].error.endswith("ArithmeticError: no luck\n")
+
+
+@on_the_cluster
+def test_interrupt_saves_the_run(tmp_path):
+    def interrupt(progress):
+        if progress.points[0].done >= 1:
+            raise KeyboardInterrupt
+
+    config = CONFIG.replace(epochs=1000)
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([config], tmp_path, engine=RayEngine(), watch=interrupt)
+    saved = Run(tmp_path / config.digest).load("last.pt")["position"]
+    assert saved["batch"] > 0, "stopped within an epoch"
+
+
+@on_the_cluster
+def test_command(tmp_path):
+    """Failures are listed by their reason, and are the exit code."""
+    arguments = f"sweep --engine ray --out {tmp_path} --epochs 1 --train-limit 100 --lr 0.1,1 --optimizer sgd,sgdd"
+    done = CliRunner().invoke(app, arguments.split(), env={"COLUMNS": "200"})
+    assert done.exit_code == 1, done.output
+    assert re.search(r"SGD, lr 0.1: finished, test accuracy [\d.]+ % \(\d of 4 done", done.output)
+    assert (
+        done.output.count(
+            "failed: ValueError: unknown optimizer 'sgdd'; did you mean 'sgd'?\n  sgdd, lr 0.1; sgdd, lr 1\n"
+        )
+        == 1
+    )
+    assert "2 of 4 runs are in" in done.output
+    assert len(list((tmp_path / "logs").iterdir())) == 2

@@ -1,0 +1,384 @@
+"""Sweeps: grids, skipping, resumption after any end, dead workers, a user's own function, explained mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from borat.lab import sweep
+from borat.lab.cli import app
+from borat.lab.cli.watch import live_table, watching
+from borat.lab.config import RunConfig
+from borat.lab.engines import Ended, make_engine
+from borat.lab.engines.local import LocalEngine
+from borat.lab.grid import Spec, expand
+from borat.lab.jobs import Outcome, TrainingJob
+from borat.lab.locks import InUseError, exclusive, lock_of
+from borat.lab.store import Run, find_runs
+from borat.lab.sweeps import Point, Progress, run_configs
+from borat.lab.train import train
+
+BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
+FLAGS = "--epochs 5 --train-limit 600 --batch-size 8 --dropout 0.2 --lr 0.1,1 --optimizer alig,borat --bundle-size 3"
+CONFIGS = expand(BASE, {"lr": [0.1, 1.0]}, [{"optimizer": "alig"}, {"optimizer": "borat"}])
+
+
+def assert_same_runs(ours: Path, theirs: Path) -> None:
+    """Bit for bit, apart from the time taken."""
+    for config in CONFIGS:
+        a, b = Run(ours / config.digest), Run(theirs / config.digest)
+        assert a.metrics.status == "finished"
+        assert a.metrics.result == b.metrics.result
+        for mine, other in zip(a.metrics.epochs, b.metrics.epochs, strict=True):
+            assert {**mine, "seconds": 0} == {**other, "seconds": 0}
+        weights, expected = a.load("last.pt")["model"], b.load("last.pt")["model"]
+        assert all(torch.equal(weights[key], expected[key]) for key in expected)
+
+
+@pytest.fixture
+def start():
+    """Start processes that do not outlive the test, whatever happens."""
+    started: list[subprocess.Popen] = []
+
+    def start(command: list[str], **options) -> subprocess.Popen:
+        started.append(subprocess.Popen(command, **options, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def wait_until(condition, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def epochs_done(folder: Path) -> list[int]:
+    return [len(Run(folder / config.digest).metrics.epochs) for config in CONFIGS]
+
+
+def finished(folder: Path) -> list[Path]:
+    return [run.path for run in find_runs(folder) if run.metrics.status == "finished"]
+
+
+def holder(folder: Path) -> int:
+    """The process that holds a run's folder."""
+    return int(lock_of(folder).read_text(encoding="utf-8").split()[1])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    """The four runs, one after the other and without any sweep."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for config in CONFIGS:
+        assert train(config, folder / config.digest).status == "finished"
+    torch.set_num_threads(threads)
+    return folder
+
+
+# Grids
+
+
+def test_every_combination_once_and_in_order():
+    configs = expand({"epochs": 1}, {"radius": ["none", 50], "lr": [0.1, 1]}, [{"optimizer": "sgd"}, {}])
+    assert [(c.method, c.radius, c.lr) for c in configs] == [
+        (method, radius, lr) for method in ("SGD", "BORAT3") for radius in (None, 50.0) for lr in (0.1, 1.0)
+    ]
+    assert expand({"seed": 3}, {}) == [RunConfig(seed=3)]
+
+
+def test_what_has_no_effect_makes_no_difference():
+    configs = expand({}, {"optimizer": ["sgd", "alig", "borat"], "bundle_size": [3, 5], "lr": [1, 1.0]})
+    assert [c.method for c in configs] == ["SGD", "ALI-G", "BORAT3", "BORAT5"]
+
+
+def test_the_more_special_wins():
+    methods = [{"optimizer": "sgd", "lr": 0.5}, {"optimizer": "alig", "grid": {"lr": [7]}}, {"optimizer": "borat"}]
+    configs = expand({"lr": 9.0, "seed": 2}, {"lr": [1, 2]}, methods)
+    assert [(c.optimizer, c.lr, c.seed) for c in configs] == [
+        ("sgd", 0.5, 2),
+        ("alig", 7.0, 2),
+        ("borat", 1.0, 2),
+        ("borat", 2.0, 2),
+    ]
+
+
+def test_spec_of_the_papers_grid(tmp_path):
+    path = tmp_path / "spec.toml"
+    path.write_text(
+        "[base]\nepochs = 2\n[grid]\nradius = [50, 100, 150, 200, 250]\nlr = [0.01, 0.1, 1, 10]\n"
+        '[[methods]]\noptimizer = "sgd"\n[[methods]]\noptimizer = "alig"\n'
+        '[[methods]]\noptimizer = "borat"\ngrid = {bundle_size = [3, 5]}\n'
+    )
+    configs = Spec.from_file(path).configs()
+    assert len(configs) == len({c.digest for c in configs}) == 5 * 4 * 4
+    assert {c.method for c in configs} == {"SGD", "ALI-G", "BORAT3", "BORAT5"}
+    fewer = Spec.from_file(path).override({"lr": [5.0], "optimizer": ["borat"], "bundle_size": [5]}).configs()
+    assert [(c.method, c.radius, c.lr) for c in fewer] == [("BORAT5", r, 5.0) for r in (50, 100, 150, 200, 250)]
+
+
+# Runs
+
+
+def test_finished_runs_are_skipped(uninterrupted):
+    written = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*.json")}
+    engine = make_engine(workers=1)
+    started = time.monotonic()
+    outcomes = run_configs([CONFIGS[1], CONFIGS[0], CONFIGS[1]], uninterrupted, engine=engine)
+    assert time.monotonic() - started < 1.0, "no worker was started"
+    assert [outcome.config for outcome in outcomes] == [CONFIGS[1], CONFIGS[0], CONFIGS[1]]
+    assert written == {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*.json")}
+
+
+def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start):
+    """A worker is killed, then the sweep is asked to end, then it is killed: nothing is lost and nothing repeated."""
+    out = tmp_path / "runs"
+    first, second = out / CONFIGS[0].digest, out / CONFIGS[1].digest
+    command = [sys.executable, "-m", "borat", "sweep", "--out", str(out), "--threads", "1", "--workers", "2"]
+    command += FLAGS.split()
+
+    sweeping = start(command, stdout=subprocess.PIPE)
+    wait_until(lambda: lock_of(first).exists() and lock_of(second).exists())
+    unlucky, other = holder(first), holder(second)
+    os.kill(unlucky, signal.SIGKILL)
+    wait_until(lambda: sum(epochs_done(out)) >= 2 and holder(first) != unlucky and len(Run(first).metrics.epochs) >= 1)
+    assert holder(second) == other, "only its own run is affected"
+    sweeping.send_signal(signal.SIGTERM)
+    said, _ = sweeping.communicate(timeout=60)
+    assert sweeping.returncode == 130
+    assert re.search(r"stopped with \d of 4 runs done; the same command continues", said)
+    assert "failed:" not in said
+    assert any(run.load("last.pt")["position"]["batch"] > 0 for run in find_runs(out)), "saved within an epoch"
+
+    before = sum(epochs_done(out))
+    sweeping = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: sum(epochs_done(out)) > before and finished(out))
+    sweeping.kill()
+    sweeping.communicate(timeout=60)
+    for run in find_runs(out):
+        with exclusive(run.path, patience=20):
+            pass  # its worker saw that the sweep is gone
+    done = finished(out)
+    assert 0 < len(done) < 4, "the sweep was killed midway"
+    written = {path: path.stat().st_mtime_ns for run in done for path in run.iterdir()}
+
+    last = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert last.returncode == 0, last.stderr
+    assert "4 of 4 runs are in" in last.stdout
+    assert len(re.findall(": finished, test accuracy", last.stdout)) == 4 - len(done)
+    assert written == {path: path.stat().st_mtime_ns for path in written}
+    assert_same_runs(out, uninterrupted)
+
+
+def test_results_that_are_written_elsewhere_are_missed(tmp_path):
+    """As by machines that do not share the folder."""
+
+    class Elsewhere:
+        def run(self, calls):
+            yield [Ended(job, None) for job in range(len(calls))]
+
+    (outcome,) = run_configs(CONFIGS[:1], tmp_path, engine=Elsewhere())
+    assert outcome.status == "failed"
+    assert outcome.error.endswith("the folder must be on storage that all machines share")
+
+
+def test_folder_in_use(tmp_path, start):
+    """Held by another process until it dies; free for the one that holds it."""
+    code = "import sys, time; from pathlib import Path; from borat.lab.locks import exclusive\n"
+    code += "with exclusive(Path(sys.argv[1]), 0):\n print('held', flush=True)\n time.sleep(60)"
+    folder = tmp_path / "run"
+    other = start([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
+    assert other.stdout.readline() == "held\n"
+    message = rf"run is in use by process {other.pid} on .*: wait for it or stop it"
+    with pytest.raises(InUseError, match=message), exclusive(folder, 0.1):
+        pass
+    other.kill()
+    other.communicate()
+    with exclusive(folder, 5), exclusive(folder, 0):
+        assert holder(folder) == os.getpid()
+
+
+# A user's own function
+
+
+@pytest.fixture
+def learn():
+    """A function of no module: workers need not import this one, which takes long."""
+
+    def learn(rate, kind="plain", folder=None):
+        """Fails or dies as told, as often as told; counts its calls."""
+        calls = folder / "calls.txt"
+        with calls.open("a") as file:
+            file.write(f"{torch.get_num_threads()}\n")
+        print("a word from the function")
+        if kind == "fails once" and calls.read_text().count("\n") == 1:
+            raise ArithmeticError("no luck")
+        if kind == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"loss": torch.tensor(1 / rate)}
+
+    return learn
+
+
+def test_own_function(tmp_path, capfd, learn):
+    grid = [
+        {"rate": 2},
+        {"rate": 4, "kind": "fails once"},
+        {"rate": 1, "kind": "dies"},
+        {"rate": 0},
+        {"rate": 8, "kind": "plain"},
+        {"rate": 2},
+    ]
+    seen: list[str] = []
+    engine = LocalEngine(workers=1, threads=2, retries=0)
+    outcomes = sweep(learn, grid, folder=tmp_path, engine=engine, watch=lambda progress: seen.append(str(progress)))
+    assert [outcome.settings for outcome in outcomes] == grid
+    statuses = [outcome.status for outcome in outcomes]
+    assert statuses == ["finished", "failed", "failed", "failed", "finished", "finished"]
+    assert seen[0] == "0 of 5 done, 0 failed, 0 running, 5 waiting"
+    assert seen[-1] == "5 of 5 done, 3 failed, 0 running, 0 waiting, 0 s left"
+    good, unlucky, dead, wrong, last, again = outcomes
+    assert good.result == again.result == {"loss": 0.5}
+    assert last.result == {"loss": 0.125}
+    assert unlucky.error.endswith("ArithmeticError: no luck\n")
+    assert "in learn" in unlucky.error
+    assert "ZeroDivisionError" in wrong.error
+    assert dead.error == "the worker process died (SIGKILL) in attempt 1"
+    assert capfd.readouterr().out == "", "what runs print is kept for each"
+    log = (tmp_path / "logs" / f"{unlucky.folder.name}.txt").read_text()
+    assert log.startswith("a word from the function\nTraceback")
+    assert json.loads((good.folder / "settings.json").read_text()) == {"rate": 2}
+    assert json.loads((good.folder / "result.json").read_text()) == {"loss": 0.5}
+
+    outcomes = sweep(learn, grid[:2], folder=tmp_path, workers=1)
+    assert [outcome.result for outcome in outcomes] == [{"loss": 0.5}, {"loss": 0.25}]
+    calls = [(outcome.folder / "calls.txt").read_text().split() for outcome in (good, unlucky, dead)]
+    assert calls[0] == ["2"], "the good one was called once, with two threads"
+    assert [len(numbers) for numbers in calls] == [1, 2, 1]
+
+
+def test_own_function_at_a_prompt(tmp_path):
+    code = "from borat.lab import sweep\nfactor = 3\n"
+    code += "def f(x, y): return {'product': factor * x * y}\n"
+    code += "print([o.result['product'] for o in sweep(f, {'x': [1, 2], 'y': [5]}, workers=1)])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "[15.0, 30.0]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("grid", "options", "message"),
+    [
+        ({}, {}, "the grid must have at least one key with one value"),
+        ([], {}, "the grid must have at least one key with one value"),
+        ({"rate": []}, {}, "rate must have at least one value in a grid"),
+        ({"rate": 0.1}, {}, "rate must be a list of values in a grid, got 0.1"),
+        ({"rat": [1]}, {}, "no parameter 'rat' for the grid; did you mean 'rate'?"),
+        ({"folder": ["here"]}, {}, "no parameter 'folder' for the grid; it takes rate, kind"),
+        ({"kind": ["plain"]}, {}, "the grid has no values for rate"),
+        ({"rate": [object]}, {}, "rate must be a number, text, or a list of them"),
+        ({"rate": [1]}, {"workers": 1, "engine": LocalEngine()}, "workers cannot be given together with engine"),
+        ({"rate": [1]}, {"workers": 0}, "workers must be at least 1, got 0"),
+    ],
+)
+def test_mistakes_in_a_grid(tmp_path, learn, grid, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        sweep(learn, grid, folder=tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+# The command
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, ["sweep", *arguments], env={"COLUMNS": "200"})
+
+
+def test_dry_run_and_result_table(uninterrupted):
+    shown = invoke("--out", str(uninterrupted), *FLAGS.split(), "--seed", "0,1", "--dry-run")
+    assert shown.exit_code == 0
+    assert "8 runs: 4 done, 4 to do" in shown.output
+    assert re.search(rf"{CONFIGS[2].digest} │ BORAT3, lr 0.1, seed 0 +│ finished", shown.output)
+    done = invoke("--out", str(uninterrupted), *FLAGS.split())
+    assert done.exit_code == 0
+    accuracies = [Run(uninterrupted / c.digest).metrics.result["test_accuracy"] for c in CONFIGS[2:]]
+    row = re.search(r"BORAT3 │ +([\d.]+) % │ +([\d.]+) %", done.output)
+    assert [float(number) for number in row.groups()] == [round(100 * x, 1) for x in accuracies]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to sweep"),
+        (["--lr", "0.1,fast"], "lr must be of type float, or a list of such with commas, got 'fast'"),
+        (["--lr", "0.1,-1"], "lr must be at least 0, got -1"),
+        (["--augment", "maybe"], "augment must be of type bool"),
+        (["missing.toml"], "the configuration file missing.toml does not exist"),
+        (["--lr", "1", "--engine", "rya"], "unknown engine 'rya'; did you mean 'ray'?"),
+        (["--lr", "1", "--gpus-per-run", "0.5"], "gpus_per_run is for the engine 'ray', not for 'local'"),
+        (["--lr", "1", "--engine", "ray", "--workers", "2"], "workers is for the engine 'local', not for 'ray'"),
+        (["--lr", "1", "--retries", "-1"], "retries must be at least 0, got -1"),
+    ],
+)
+def test_mistakes_on_the_command_line(arguments, message):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in re.sub(r"[\s│]+", " ", result.output)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[bas]\nepochs = 1", "unknown table 'bas' in .*; did you mean \\[base\\]?"),
+        ("[grid]\nlrr = [1]", "unknown key 'lrr'; did you mean 'lr'?"),
+        ("[grid]\nlr = 1", "lr must be a list of values in a grid, got 1"),
+        ("grid = 3", "grid in .* must be a table"),
+        ("[methods]\noptimizer = 'sgd'", "methods in .* must be tables"),
+    ],
+)
+def test_mistakes_in_a_spec(tmp_path, text, message):
+    (tmp_path / "spec.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        Spec.from_file(tmp_path / "spec.toml").configs()
+
+
+def test_live_table(uninterrupted):
+    """Two runs are under way as far as the files tell, one waits, one has failed."""
+    jobs = [TrainingJob(config.replace(epochs=9), uninterrupted / config.digest) for config in CONFIGS]
+    progress = Progress([Point(job) for job in jobs])
+    for point in progress.points:
+        point.outcome = None
+    progress.points[3].outcome = Outcome(jobs[3].settings, jobs[3].folder, "failed", error="no memory\n")
+    for point in progress.points[:2]:
+        os.utime(lock_of(point.job.folder))
+    progress.refresh()
+    screen = StringIO()
+    Console(file=screen, width=120).print(live_table(progress))
+    assert "1 of 4 done, 1 failed, 2 running, 1 waiting" in screen.getvalue()
+    assert re.search(r"lr 0.1: epoch 6 of 9, [\d.]+ %", screen.getvalue())
+
+    lines = StringIO()
+    with watching(Console(file=lines, width=200)) as watch:
+        progress.points[3]._was_missing = True
+        watch(progress)
+        watch(progress)
+    assert lines.getvalue().count("BORAT3, lr 1: failed: no memory (1 of 4 done") == 1
