@@ -141,6 +141,14 @@ def test_fractions_of_a_gpu(tmp_path, resources):
 
 
 @on_the_cluster
+def test_too_many_gpus():
+    heartbeats = RayEngine(gpus_per_run=4).run([str])
+    with pytest.warns(UserWarning, match="no machine of the cluster has 1 CPUs and 4 GPUs: the runs wait for one"):
+        assert next(heartbeats) == []
+    heartbeats.close()
+
+
+@on_the_cluster
 def test_failures_do_not_stop_the_rest(tmp_path, resources):
     grid = [{"kind": kind, "number": number} for number, kind in enumerate(["lives", "dies", "fails", "lives"])]
     outcomes = sweep(resources, grid, folder=tmp_path, engine=RayEngine(retries=0))

@@ -202,7 +202,7 @@ def test_results_that_are_written_elsewhere_are_missed(tmp_path):
     assert outcome.error.endswith("the folder must be on storage that all machines share")
 
 
-def test_folder_in_use(tmp_path, start):
+def test_folder_in_use(tmp_path, start, monkeypatch):
     """Held by another process until it dies; free for the one that holds it."""
     code = "import sys, time; from pathlib import Path; from borat.lab.locks import exclusive\n"
     code += "with exclusive(Path(sys.argv[1]), 0):\n print('held', flush=True)\n time.sleep(60)"
@@ -210,8 +210,9 @@ def test_folder_in_use(tmp_path, start):
     other = start([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
     assert other.stdout.readline() == "held\n"
     message = rf"run is in use by process {other.pid} on .*: wait for it or stop it"
-    with pytest.raises(InUseError, match=message), exclusive(folder, 0.1):
-        pass
+    monkeypatch.setattr("borat.lab.train.PATIENCE", 0.1)
+    with pytest.raises(InUseError, match=message):
+        train(CONFIGS[0], folder)
     other.kill()
     other.communicate()
     with exclusive(folder, 5), exclusive(folder, 0):

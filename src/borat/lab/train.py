@@ -111,12 +111,7 @@ class Training:
         self.schedule = make_schedule(self.optimizer, config, self.batches)
         self.state = State(self.fabric, self.model.module, self.optimizer)
         self.position, self.tally, self.metrics = Position(), Tally(), Metrics()
-        self.run = Run(folder)
-        if self.fabric.is_global_zero:
-            self.run = Run.create(folder, config, data=asdict(task.description), execution=execution.as_dict())
-        self._restore()
-        wanted = execution.tensorboard and self.fabric.is_global_zero and self.metrics.status == "running"
-        self.events = Events(folder / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
+        self.run, self.execution = Run(folder), execution
 
     @property
     def _batches_done(self) -> int:
@@ -124,6 +119,21 @@ class Training:
 
     def fit(self, report: Report = silent) -> Metrics:
         """Train to the end of the budget, or until the loss is not finite any more: that is a result, too."""
+        with exclusive(self.run.path, PATIENCE):
+            self._open()
+            return self._train(report)
+
+    def _open(self) -> None:
+        """Create the run's folder, now that nothing in the configuration can be wrong, or go on where it is."""
+        is_first = self.fabric.is_global_zero
+        if is_first:
+            about = {"data": asdict(self.task.description), "execution": self.execution.as_dict()}
+            Run.create(self.run.path, self.config, **about)
+        self._restore()
+        wanted = self.execution.tensorboard and is_first and self.metrics.status == "running"
+        self.events = Events(self.run.path / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
+
+    def _train(self, report: Report) -> Metrics:
         with _ask_before_ending() as wanted, self.events:
             while self.metrics.status == "running":
                 self._train_epoch(report if self.fabric.is_global_zero else silent, wanted)
@@ -288,8 +298,7 @@ def train(
         train_split=config.train_split,
         glove=config.glove,
     )
-    with exclusive(folder, PATIENCE):
-        return Training(config, task, folder, execution or Execution()).fit(report)
+    return Training(config, task, folder, execution or Execution()).fit(report)
 
 
 @contextmanager

@@ -1,0 +1,156 @@
+"""``borat sweep``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from borat.lab.cli.common import app, console, interrupted_by_sigterm, with_flags_of
+from borat.lab.cli.watch import describe, last_line, percent, shown, varying, watching
+from borat.lab.config import RunConfig
+from borat.lab.engines import make_engine
+from borat.lab.grid import Spec, parse_values
+from borat.lab.jobs import Outcome
+from borat.lab.store import Run
+from borat.lab.sweeps import run_configs
+
+
+@app.command()
+@partial(with_flags_of, lists=True)
+def sweep(
+    spec: Annotated[
+        Path | None, typer.Argument(help="A TOML or JSON file with the tables base, grid and methods.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where runs are kept, each in a folder named by its configuration.")] = Path(
+        "runs"
+    ),
+    data_dir: Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes on this machine; one for each core without it.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each process; its share of the cores without it.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local: processes on this machine; ray: a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; --out must be on storage that its machines share.")
+    ] = None,
+    cpus_per_run: Annotated[float | None, typer.Option(help="CPUs that Ray reserves for a run; 1 without it.")] = None,
+    gpus_per_run: Annotated[
+        float | None,
+        typer.Option(help="GPUs that Ray reserves for a run; none without it, 0.5 lets two runs share one."),
+    ] = None,
+    retries: Annotated[int, typer.Option(help="How often a run whose process died is started again.")] = 2,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs: which are done, which missing.")] = (
+        False
+    ),
+    **flags: str | None,
+) -> None:
+    """Train every combination of settings. The same command skips what is done and goes on with the rest.
+
+    A flag of the configuration may have several values: --lr 0.01,0.1,1 --optimizer sgd,borat. It wins over the spec.
+    """
+    try:
+        configs = _configs(spec, {key: text for key, text in flags.items() if text is not None})
+        if dry_run:
+            _list_runs(configs, out)
+            return
+        where = make_engine(
+            engine,
+            workers=workers,
+            threads=threads,
+            address=address,
+            cpus_per_run=cpus_per_run,
+            gpus_per_run=gpus_per_run,
+            retries=retries,
+        )
+        with interrupted_by_sigterm(), watching(console) as watch:
+            outcomes = run_configs(configs, out, data_dir=data_dir, engine=where, watch=watch)
+    except (ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+    except KeyboardInterrupt:
+        done = sum(_state(config, out) in ("finished", "diverged") for config in configs)
+        console.print(f"stopped with {done} of {len(configs)} runs done; the same command continues", highlight=False)
+        raise typer.Exit(130) from None
+    console.print(result_table(outcomes))
+    _finish(outcomes, out)
+
+
+def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
+    if spec is None and not flags:
+        raise ValueError("nothing to sweep: give a spec, or flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
+    plan = Spec.from_file(spec) if spec else Spec()
+    return plan.override({key: parse_values(key, text) for key, text in flags.items()}).configs()
+
+
+def _list_runs(configs: Sequence[RunConfig], out: Path) -> None:
+    states = [_state(config, out) for config in configs]
+    table = Table("run", "settings", "state")
+    for config, state in zip(configs, states, strict=True):
+        table.add_row(config.digest, describe(config, varying(configs)), state)
+    console.print(table)
+    done = sum(state in ("finished", "diverged") for state in states)
+    console.print(f"{len(configs)} runs: {done} done, {len(configs) - done} to do", highlight=False)
+
+
+def _state(config: RunConfig, out: Path) -> str:
+    run = Run(out / config.digest)
+    if not run.exists():
+        return "missing"
+    metrics = run.metrics
+    done = f"interrupted after {len(metrics.epochs)} of {config.epochs} epochs"
+    return done if metrics.status == "running" else metrics.status
+
+
+def result_table(outcomes: Sequence[Outcome]) -> Table:
+    """Accuracies: the setting with the most values across, the others and the methods down."""
+    configs = [outcome.config for outcome in outcomes]
+    keys = varying(configs)
+    across = max(keys, key=lambda key: len({getattr(config, key) for config in configs}), default=None)
+    down = [key for key in keys if key != across]
+    rows: dict[str, dict[str, str]] = {}
+    for config, outcome in zip(configs, outcomes, strict=True):
+        column = f"{across} {shown(getattr(config, across))}" if across else "accuracy"
+        rows.setdefault(describe(config, down), {})[column] = _cell(outcome)
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    table = Table(title=_metric(outcomes), title_justify="left")
+    table.add_column("method")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(row.get(column, "") for column in columns))
+    return table
+
+
+def _metric(outcomes: Sequence[Outcome]) -> str:
+    names = [name for outcome in outcomes for name in outcome.result if name.endswith("_accuracy")]
+    return names[0].replace("_", " ").capitalize() if names else ""
+
+
+def _cell(outcome: Outcome) -> str:
+    accuracy = next((value for name, value in outcome.result.items() if name.endswith("_accuracy")), None)
+    if outcome.status != "finished" or accuracy is None:
+        return f"[red]{outcome.status}[/]"
+    return percent(accuracy)
+
+
+def _finish(outcomes: Sequence[Outcome], out: Path) -> None:
+    """Say where the runs are and which failed for the same reason; that is also the exit code."""
+    show = varying([outcome.config for outcome in outcomes])
+    failed: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.status == "failed":
+            failed.setdefault(last_line(outcome.error), []).append(describe(outcome.config, show))
+    for reason, names in failed.items():
+        console.print(f"[red]failed:[/] {escape(reason)}\n  {'; '.join(names)}", highlight=False, soft_wrap=True)
+    done = len(outcomes) - sum(len(names) for names in failed.values())
+    console.print(f"{done} of {len(outcomes)} runs are in {out}", highlight=False)
+    if failed:
+        console.print(f"tracebacks are in {out / 'logs'}; the same command tries again", highlight=False)
+        raise typer.Exit(1)

@@ -1,0 +1,114 @@
+"""What a sweep shows while it runs: a live table on a terminal, a line for each run elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from borat.lab.config import RunConfig
+from borat.lab.sweeps import Point, Progress, Watch
+
+NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
+
+
+@contextmanager
+def watching(console: Console) -> Iterator[Watch]:
+    """Show the progress of training runs."""
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield lambda progress: live.update(live_table(progress), refresh=True)
+        return
+    told: set[Path] = set()
+
+    def tell(progress: Progress) -> None:
+        configs = [_config(point) for point in progress.points]
+        for point, config in zip(progress.points, configs, strict=True):
+            if point.ended_now and point.job.folder not in told:
+                told.add(point.job.folder)
+                line = f"{describe(config, varying(configs))}: {ending(point)} ({progress})"
+                console.print(line, highlight=False, soft_wrap=True)
+
+    yield tell
+
+
+def live_table(progress: Progress) -> Table:
+    """A row for each method, with those of its runs that are under way."""
+    show = varying([_config(point) for point in progress.points])
+    table = Table(caption=str(progress), caption_justify="left", expand=True)
+    for name, ratio in (("method", None), ("epochs", 1), ("done", None), ("best", None), ("now", 2)):
+        table.add_column(name, no_wrap=True, ratio=ratio)
+    methods: dict[str, list[Point]] = {}
+    for point in progress.points:
+        methods.setdefault(_config(point).method, []).append(point)
+    for method, points in methods.items():
+        best = max((point.accuracy for point in points if point.accuracy is not None), default=None)
+        running = [point for point in points if point.status == "running"]
+        table.add_row(
+            method,
+            ProgressBar(total=sum(point.job.size for point in points), completed=sum(point.done for point in points)),
+            f"{sum(point.outcome is not None for point in points)}/{len(points)}",
+            "" if best is None else percent(best),
+            "\n".join(f"{settings(_config(point), show)}: {_position(point)}" for point in running),
+        )
+    return table
+
+
+def varying(configs: Sequence[RunConfig]) -> list[str]:
+    """The keys that have several values, besides those that are told by the method's name."""
+    table = [config.as_dict() for config in configs]
+    keys = [key for key in RunConfig.__dataclass_fields__ if key not in NAMED_BY_METHOD]
+    return [key for key in keys if len({row[key] for row in table}) > 1]
+
+
+def describe(config: RunConfig, show: Sequence[str]) -> str:
+    """
+    >>> describe(RunConfig(optimizer="sgd", lr=1.0), ["lr", "radius"])
+    'SGD, lr 1, radius none'
+    """
+    return f"{config.method}, {settings(config, show)}" if show else config.method
+
+
+def settings(config: RunConfig, show: Sequence[str]) -> str:
+    return ", ".join(f"{key} {shown(getattr(config, key))}" for key in show)
+
+
+def shown(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def ending(point: Point) -> str:
+    """How a run ended, in a few words."""
+    if point.outcome is None:
+        return "not ended"
+    if point.outcome.error:
+        return f"{point.outcome.status}: {last_line(point.outcome.error)}"
+    accuracies = [f", {k.replace('_', ' ')} {percent(v)}" for k, v in point.outcome.result.items() if "accuracy" in k]
+    return f"{point.outcome.status}{''.join(accuracies)}"
+
+
+def last_line(error: str) -> str:
+    """
+    >>> last_line("Traceback:\\n  ...\\nValueError: no data\\n")
+    'ValueError: no data'
+    """
+    return error.strip().splitlines()[-1]
+
+
+def _position(point: Point) -> str:
+    epoch = f"epoch {min(point.done + 1, point.job.size)} of {point.job.size}"
+    return epoch if point.accuracy is None else f"{epoch}, {percent(point.accuracy)}"
+
+
+def _config(point: Point) -> RunConfig:
+    return RunConfig.from_mapping(point.job.settings)

@@ -1,0 +1,122 @@
+"""Worker processes on this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from pebble import ProcessExpired, ProcessPool
+
+from borat.lab.engines import GRACE, HEARTBEAT, Call, Ended
+from borat.lab.jobs import Stopped
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Persistent processes that share the cores: one process for each core, with one thread, unless told otherwise.
+
+    Two runs side by side are faster than one after the other with two threads each.
+    """
+
+    workers: int | None = None
+    threads: int | None = None
+    retries: int = 2
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("threads", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
+
+    def run(self, calls: Sequence[Call]) -> Generator[list[Ended]]:
+        waiting = deque(range(len(calls)))
+        deaths = Counter[int]()
+        for _ in range(self.retries + 1):
+            yield from self._run_pool(calls, waiting, deaths)
+            if not waiting:
+                return
+        raise RuntimeError(
+            "worker processes die before they begin to work; "
+            "a script must call the sweep below if __name__ == '__main__':"
+        )
+
+    def _run_pool(self, calls: Sequence[Call], waiting: deque[int], deaths: Counter[int]) -> Generator[list[Ended]]:
+        """Do what is waiting; some of it is left when the pool breaks, as it does when an idle process dies."""
+        workers = min(self.workers or usable_cores(), len(calls))
+        threads = self.threads or max(1, usable_cores() // workers)
+        running: dict[Future[str | None], int] = {}
+        with _leashed_pool(workers, threads, running) as pool:
+            while running or (waiting and pool.active):
+                while waiting and pool.active and len(running) < workers:
+                    index = waiting.popleft()
+                    running[pool.schedule(calls[index])] = index
+                done, _ = wait(running, timeout=HEARTBEAT, return_when=FIRST_COMPLETED)
+                ended = []
+                for future in done if pool.active else list(running):
+                    index = running.pop(future)
+                    try:
+                        ended.append(Ended(index, future.result(timeout=0)))
+                    except (BrokenProcessPool, TimeoutError):
+                        waiting.appendleft(index)
+                    except (ProcessExpired, Stopped) as death:
+                        deaths[index] += 1
+                        if deaths[index] <= self.retries:
+                            waiting.appendleft(index)
+                        else:
+                            ended.append(Ended(index, f"{_reason(death)} in attempt {deaths[index]}"))
+                yield ended
+
+
+@contextmanager
+def _leashed_pool(workers: int, threads: int, running: Mapping[Future[Any], int]) -> Iterator[ProcessPool]:
+    """Processes that save and end when they are let go: at the end of the sweep, or when it dies."""
+    context = multiprocessing.get_context("spawn")
+    far_end, leash = context.Pipe(duplex=False)
+    pool = ProcessPool(workers, initializer=_start_worker, initargs=(threads, far_end), context=context)
+    try:
+        yield pool
+    finally:
+        leash.close()
+        try:
+            wait(running, timeout=GRACE)
+        finally:
+            pool.stop()  # type: ignore[no-untyped-call]
+            pool.join()
+            far_end.close()
+
+
+def _start_worker(threads: int, far_end: Connection) -> None:
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(threads)
+    threading.Thread(target=_follow, args=(far_end,), daemon=True).start()
+
+
+def _follow(far_end: Connection) -> None:
+    with suppress(EOFError, OSError):
+        far_end.recv()  # nothing is ever sent: it returns when the other end is closed
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _reason(death: Exception) -> str:
+    code = getattr(death, "exitcode", -signal.SIGTERM)
+    cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return f"the worker process died ({cause})"
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
