@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from hypothesis import settings
@@ -7,7 +9,9 @@ from hypothesis import settings
 settings.register_profile("borat", derandomize=True, deadline=None)
 settings.load_profile("borat")
 
-torch.set_num_threads(1)  # tests run side by side
+# Tests run side by side, and the number of threads decides about the last bit.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True)

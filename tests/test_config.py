@@ -44,7 +44,7 @@ def test_files(tmp_path, name, text):
         ({"momentum": 1.0}, "momentum must be less than 1"),
         ({"label_noise": 1.5}, "label_noise must be at most 1"),
         ({"radius": 0.0}, "radius must be positive or none"),
-        ({"loss": "mse"}, "loss must be one of ce, hinge, top5, got 'mse'"),
+        ({"loss": "mse"}, "loss must be one of ce, hinge, smooth-hinge, top5, got 'mse'"),
         ({"precision": "8"}, "precision must be one of"),
     ],
 )
@@ -70,7 +70,7 @@ def test_rejects_files(tmp_path, name, text, message):
 
 def test_a_run_remembers(tmp_path):
     config = RunConfig(lr=2.0)
-    run = Run.create(tmp_path / "a", config, data="digits")
+    run = Run.create(tmp_path / "a", config, data={"name": "digits"})
     run.write_metrics(Metrics("finished", [{"epoch": 0, "loss": 1.5}], {"test_accuracy": 0.9}))
     run.save("last.pt", {"w": torch.arange(3)})
     (again,) = find_runs(tmp_path)
@@ -80,7 +80,7 @@ def test_a_run_remembers(tmp_path):
     assert again.load("best.pt") is None
     environment = json.loads((tmp_path / "a" / "environment.json").read_text())
     assert environment["versions"]["torch"] == torch.__version__
-    assert environment["data"] == "digits"
+    assert environment["data"] == {"name": "digits"}
 
 
 def test_a_run_keeps_its_configuration(tmp_path):
@@ -110,3 +110,38 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         write_atomically(path, fail)
     assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("left", [[], [".config.json.123"], ["config.json"], ["config.json", ".environment.json.9"]])
+def test_a_kill_while_the_folder_is_made_costs_nothing(tmp_path, left):
+    whole = Run.create(tmp_path / "whole", RunConfig(), data={"sizes": {"train": 3}})
+    (tmp_path / "killed").mkdir()
+    for name in left:
+        text = (whole.path / name).read_text() if not name.startswith(".") else "{"
+        (tmp_path / "killed" / name).write_text(text)
+    run = Run.create(tmp_path / "killed", RunConfig(), data={"sizes": {"train": 3}})
+    assert run.config == RunConfig()
+    assert run.environment == whole.environment
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path):
+    Run.create(tmp_path, RunConfig())
+    (tmp_path / ".last.pt.1234").write_text("half")
+    Run.create(tmp_path, RunConfig())
+    assert not (tmp_path / ".last.pt.1234").exists()
+
+
+def test_a_run_keeps_its_data(tmp_path):
+    Run.create(tmp_path, RunConfig(), data={"sizes": {"train": 3}, "sources": ["a"]})
+    Run.create(tmp_path, RunConfig(), data={"sizes": {"train": 3}, "sources": ["moved"]})
+    with pytest.raises(ValueError, match=r"a run on other data: it had .*'train': 3.*, here are .*'train': 4"):
+        Run.create(tmp_path, RunConfig(), data={"sizes": {"train": 4}})
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"\x80\x02half"])
+def test_a_broken_checkpoint_is_named(tmp_path, content):
+    run = Run.create(tmp_path, RunConfig())
+    (tmp_path / "last.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"last\.pt cannot be read"):
+        run.load("last.pt")

@@ -93,6 +93,33 @@ def test_missing_file(mnist, split):
         read(mnist)
 
 
+def test_missing_part(mnist):
+    (mnist / "train.parquet").rename(mnist / "train-00000-of-00002.parquet")
+    with pytest.raises(MissingDataError, match=r"train-00001-of-00002\.parquet is missing"):
+        read(mnist)
+    (mnist / "train-00000-of-00002.parquet").rename(mnist / "train-00001-of-00002-0a1b.parquet")
+    with pytest.raises(MissingDataError, match=r"train-00000-of-00002-0a1b\.parquet is missing"):
+        read(mnist)
+    (mnist / "train-00001-of-00002-0a1b.parquet").rename(mnist / "train-00000-of-00001.parquet")
+    assert read(mnist).description.sizes["train"] == 15
+
+
+@pytest.mark.parametrize("other", ["train.parquet", "train_backup.parquet", "train-00000-of-00003.parquet"])
+def test_parts_of_different_wholes(mnist, other):
+    part = mnist / "train-00000-of-00001.parquet"
+    part.write_bytes((mnist / "train.parquet").read_bytes())
+    (mnist / "train.parquet").rename(mnist / other)
+    with pytest.raises(DataError, match=r"does not belong with|are of different wholes"):
+        read(mnist)
+
+
+def test_files_in_the_hubs_own_folders(tmp_path):
+    for split in ("train", "test", "extra"):
+        path = tmp_path / "cropped_digits" / f"{split}-00000-of-00001.parquet"
+        write_images(path, random_images(20, (3, 32, 32)), "image", {"label": [1] * 20})
+    assert read(tmp_path, "svhn").description.sizes["train"] == 35
+
+
 def test_missing_extra_file(tmp_path):
     for split in ("train", "test"):
         write_images(tmp_path / f"{split}.parquet", random_images(20, (3, 32, 32)), "image", {"label": [1] * 20})
@@ -265,6 +292,8 @@ def test_bad_word_vectors(tmp_path, content, message):
 @pytest.mark.parametrize(("content", "kind", "message"), [
     (b"+1 1:1\n-1 2:x\n", CorruptFileError, "is not a complete LIBSVM file of 123 features"),
     (b"+1 1:1\n-1 124:1\n", CorruptFileError, "is not a complete LIBSVM file of 123 features"),
+    (b"+1 1:1\n-1 2:nan\n", CorruptFileError, "line 2: a feature is not a finite number"),
+    (b"+1 1:1\n-1 2:1\n", DataError, "a9a has no examples for the split"),
     (b"", CorruptFileError, "a9a"),
     (b"1 1:1\n2 2:1\n3 2:1\n", LabelError, r"expected labels of two classes, found \[1.0, 2.0, 3.0\]"),
 ])  # fmt: skip

@@ -40,7 +40,11 @@ def test_public_names():
 
 
 def pages() -> list[str]:
-    return ["README.md", "CONTRIBUTING.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
+    return [
+        "README.md",
+        "CONTRIBUTING.md",
+        *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+    ]
 
 
 def code_of(page: str) -> str:

@@ -111,6 +111,21 @@ def test_a_finished_run_is_not_repeated(tmp_path):
     assert not batches
 
 
+def test_metrics_are_written_again(tmp_path):
+    """A kill may come after the last checkpoint and before the metrics."""
+    train(SMALL, tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.json").read_text()
+    (tmp_path / "run" / "metrics.json").unlink()
+    train(SMALL, tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.json").read_text() == before
+
+
+@pytest.mark.parametrize("optimizer", ["dog", "l4adam", "momo", "adam"])
+def test_optimizers_that_cannot_go_on_have_diverged(tmp_path, optimizer):
+    config = RunConfig(optimizer=optimizer, lr=1e15, epochs=2, train_limit=200, model="mlp-8")
+    assert train(config, tmp_path / "run").status in ("diverged", "finished")
+
+
 def test_divergence_is_a_result(tmp_path):
     config = RunConfig(optimizer="sgd", lr=1e8, epochs=5, train_limit=200)
     metrics = train(config, tmp_path / "run")
@@ -209,6 +224,9 @@ def test_step_sizes_are_recorded(tmp_path):
         (["--data", "cifr10"], "did you mean 'cifar10'?"),
         (["--data", "least_squares"], "data must be a classification problem"),
         (["--weight-decay", "0.1"], "weight_decay does not apply to borat"),
+        (["--data", "repeat_copy"], "model must be dnc for repeat_copy, got 'mlp-128-128'"),
+        (["--model", "infersent"], "model must be one for images or vectors for digits"),
+        (["--model", "mlp-bn-8", "--train-limit", "129"], "batch_size must leave at least 2 of 129 examples"),
         (["--momentum", "2"], "momentum must be less than 1"),
         (["nowhere.toml"], "the configuration file nowhere.toml does not exist"),
         (["--epoch", "2"], "--epochs"),

@@ -18,7 +18,18 @@ from borat.lab.store import Run
 from borat.lab.train import Interrupted, train
 from train_worker import CONFIG, config_of
 
-PAIRS = ("ddp:borat", "ddp:borat:resumed", "fsdp:borat", "fsdp:borat:resumed", "fsdp:sps:resumed", "ddp:sgd", "ddp:momo", "ddp:l4adam", "ddp:schedule-free", "fsdp:adam")
+PAIRS = (
+    "ddp:borat",
+    "ddp:borat:resumed",
+    "fsdp:borat",
+    "fsdp:borat:resumed",
+    "fsdp:sps:resumed",
+    "ddp:sgd",
+    "ddp:momo",
+    "ddp:l4adam",
+    "ddp:schedule-free",
+    "fsdp:adam",
+)
 
 
 def free_port() -> int:

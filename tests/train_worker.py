@@ -1,4 +1,4 @@
-"""One of several processes that train together. Run by test_train_devices.py: a folder, then strategy:optimizer pairs."""
+"""One of several processes that train together. Run by test_train_devices.py with a folder and pairs."""
 
 from __future__ import annotations
 

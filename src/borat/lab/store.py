@@ -47,17 +47,35 @@ class Run:
     def create(cls, path: Path, config: RunConfig, **environment: Any) -> Run:
         """Start a directory, or go on in one that was started with the same configuration."""
         run = cls(path)
+        environment = json.loads(json.dumps({**describe_environment(), **environment}))
         if run.exists():
             if run.config != config:
                 changed = [k for k, v in config.as_dict().items() if v != run.config.as_dict()[k]]
                 raise ValueError(f"{path} holds a run with another configuration: {', '.join(changed)} differ")
-            return run
-        if path.exists() and any(path.iterdir()):
+            run._remove_leftovers()
+        elif path.exists() and any(not leftover.name.startswith(".") for leftover in path.iterdir()):
             raise ValueError(f"{path} is not empty and holds no run")
-        path.mkdir(parents=True, exist_ok=True)
-        run._write_json("environment.json", {**describe_environment(), **environment})
-        run._write_json("config.json", config.as_dict())
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            run._write_json("config.json", config.as_dict())
+        if not (path / "environment.json").is_file():  # also where a kill came between the two
+            run._write_json("environment.json", environment)
+        run._check_data(environment.get("data", {}))
         return run
+
+    def _check_data(self, now: dict[str, Any]) -> None:
+        """A run goes on with the data that it was started with; only where they lie may change."""
+        then = self.environment.get("data", {})
+        changed = [key for key in now if key not in ("sources", "notes") and then.get(key, now[key]) != now[key]]
+        if changed:
+            was, is_now = ({key: data[key] for key in changed} for data in (then, now))
+            raise ValueError(f"{self.path} holds a run on other data: it had {was}, here are {is_now}")
+
+    def _remove_leftovers(self) -> None:
+        """Files that a killed process had not finished to write."""
+        for path in self.path.glob(".*.*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
 
     def exists(self) -> bool:
         return (self.path / "config.json").is_file()
@@ -65,6 +83,10 @@ class Run:
     @property
     def config(self) -> RunConfig:
         return RunConfig.from_mapping(self._read_json("config.json"))
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self._read_json("environment.json")
 
     @property
     def metrics(self) -> Metrics:
@@ -75,22 +97,30 @@ class Run:
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Write a checkpoint."""
-        write_atomically(self.path / name, lambda path: torch.save(state, path))
+        try:
+            write_atomically(self.path / name, lambda path: torch.save(state, path))
+        except RuntimeError as error:  # torch says so of a full disk
+            raise OSError(f"{self.path / name} cannot be written: {error}") from error
 
     def load(self, name: str) -> dict[str, Any] | None:
         """Read a checkpoint, or None where there is none yet."""
         path = self.path / name
         if not path.is_file():
             return None
-        state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        except Exception as error:  # there is hardly one that a broken file does not raise
+            raise ValueError(f"{path} cannot be read: {error}") from error
         return state
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.path / name
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}")
         return values
 
     def _write_json(self, name: str, values: dict[str, Any]) -> None:
@@ -101,10 +131,13 @@ class Run:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file whole or not at all, also when the machine stops."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    write(temporary)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def find_runs(folder: Path) -> Iterator[Run]:

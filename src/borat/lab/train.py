@@ -99,6 +99,7 @@ class Training:
         self.dtype = torch.float64 if config.precision == "64" else torch.float32
         torch.manual_seed(config.seed)
         model = _make_model(config, task).to(self.dtype)
+        _check_last_batch(model, len(task.split("train")), config.batch_size, execution.devices)
         make_optimizer(model, config)  # what is wrong with the configuration is said before processes are started
         self.fabric = execution.launch(config.precision)
         self.task = task.to(self.fabric.device)
@@ -130,6 +131,8 @@ class Training:
             about = {"data": asdict(self.task.description), "execution": self.execution.as_dict()}
             Run.create(self.run.path, self.config, **about)
         self._restore()
+        if is_first and self.metrics.epochs:  # a kill may have come after the checkpoint and before them
+            self.run.write_metrics(self.metrics)
         wanted = self.execution.tensorboard and is_first and self.metrics.status == "running"
         self.events = Events(self.run.path / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
 
@@ -145,20 +148,19 @@ class Training:
         start = time.perf_counter()
         for batch in self._batches("train", start=self.position.batch):
             scores, loss = self._forward(batch)
+            self.tally.add(loss.item(), len(batch.labels), *self.objective.count(scores, batch.labels))
+            if any(sum_over_processes(self.fabric, self._is_lost(loss))):
+                return
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
             self._step(loss.detach())
-            self.tally.add(loss.item(), len(batch.labels), *self.objective.count(scores, batch.labels))
             self.schedule.after_batch()
             self.position.batch += 1
             self.tally.seconds += time.perf_counter() - start
             start = time.perf_counter()
             self.events.batch(self._batches_done, loss)
             report(self.position, self.tally, self.batches)
-            ended, lost = sum_over_processes(self.fabric, wanted(), self._is_lost(loss))
-            if lost:  # no batch to come can repair the weights
-                return
-            if ended:
+            if any(sum_over_processes(self.fabric, wanted())):
                 self._save("last.pt")
                 raise Interrupted(
                     f"stopped at epoch {self.position.epoch}, batch {self.position.batch}; resume to continue"
@@ -198,6 +200,7 @@ class Training:
             self.tally.steps += 1
 
     def _is_lost(self, loss: Tensor) -> bool:
+        """Whether no batch to come can repair the weights. BORAT drops such a batch."""
         return not isinstance(self.optimizer, BORAT) and not math.isfinite(loss.item())
 
     def _finish_epoch(self) -> None:
@@ -262,6 +265,7 @@ class Training:
 
 
 def _make_model(config: RunConfig, task: data.Task) -> nn.Module:
+    _check_model_suits(config, task)
     shape, options = task.description.input_shape, {}
     if task.vocabulary:  # sentences: the model looks words up in a frozen matrix
         shape = (len(task.vocabulary), WORD_DIMENSION) if task.embeddings is None else tuple(task.embeddings.shape)
@@ -271,6 +275,25 @@ def _make_model(config: RunConfig, task: data.Task) -> nn.Module:
     if len(shape) == 3:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # much faster on CPUs
     return model
+
+
+def _check_model_suits(config: RunConfig, task: data.Task) -> None:
+    kind = config.model.lower().split("-")[0]
+    wanted = "infersent" if task.vocabulary else "dnc" if task.description.sequences else None
+    if wanted is not None and kind != wanted:
+        raise ValueError(f"model must be {wanted} for {config.data}, got {config.model!r}")
+    if wanted is None and kind in ("infersent", "dnc"):
+        raise ValueError(f"model must be one for images or vectors for {config.data}, got {config.model!r}")
+
+
+def _check_last_batch(model: nn.Module, examples: int, batch_size: int, processes: int) -> None:
+    """Batch normalisation of vectors needs two examples in each process."""
+    last = examples % batch_size or batch_size
+    if -(-last // processes) < 2 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
+        raise ValueError(
+            f"batch_size must leave at least {2 * processes} of {examples} examples for the last batch, "
+            f"which batch normalisation needs, got {batch_size}"
+        )
 
 
 def _laid_out(inputs: Tensor, dtype: torch.dtype) -> Tensor:

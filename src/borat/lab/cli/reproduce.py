@@ -218,7 +218,7 @@ def _show(report: Report, folder: Path, output: Path | None) -> None:
 def _tell_failures(result: Result, folder: Path) -> None:
     failed = [trial for trial in result.runs if trial.status == "failed"]
     for trial in failed:
-        text = f"{trial.config.method}, lr {trial.config.lr:g}{last_line(trial.error)}"
+        text = f"{trial.config.method}, lr {trial.config.lr:g}: {last_line(trial.error)}"
         console.print(f"[red]failed[/] {escape(text)}", highlight=False, soft_wrap=True)
     if failed:
         console.print(f"tracebacks are in {folder / 'logs'}; the same command tries again", highlight=False)

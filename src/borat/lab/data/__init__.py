@@ -132,7 +132,12 @@ def load(
     for field in fields(Options):
         if field.name not in (*COMMON, *entry.options) and getattr(options, field.name) is not None:
             raise ValueError(f"{field.name} does not apply to {name}")
-    return entry.loader(options)
+    task = entry.loader(options)
+    for split, size in task.description.sizes.items():
+        if size == 0:
+            source = ", ".join(task.description.sources.get(split, ()))
+            raise DataError(f"{name} has no examples for the split {split!r} in {source or 'its files'}")
+    return task
 
 
 def _entry(name: str) -> Entry:

@@ -111,6 +111,9 @@ def read_file(path: Path, features: int) -> tuple[Tensor, Tensor]:
         raise CorruptFileError(f"{path} is not a complete LIBSVM file of {features} features: {error}") from error
     if not len(labels):
         raise CorruptFileError(f"{path} has no examples")
+    if not np.isfinite(matrix.data).all():
+        row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], side="right"))
+        raise CorruptFileError(f"{path}, line {row}: a feature is not a finite number")
     return torch.from_numpy(matrix.toarray()), torch.from_numpy(labels)
 
 

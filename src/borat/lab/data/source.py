@@ -5,6 +5,7 @@ Everything is read through `datasets`; it is imported when first needed, because
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +16,9 @@ from borat.lab.data.errors import CorruptFileError, DataError, MissingDataError,
 
 ROWS = 1000
 """Rows read at once."""
+
+PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})")
+"""How the hub numbers the files of a split."""
 
 Table = Any
 """A pyarrow.Table; pyarrow has no type stubs."""
@@ -66,18 +70,38 @@ def open_split(name: str, hub: Hub, split: str, columns: dict[str, str], folder:
 
 
 def find_files(name: str, hub: Hub, split: str, folder: Path) -> list[Path]:
-    """The parquet files of a split in ``folder``, in its subfolder named like the data set, or in its ``data``."""
+    """The parquet files of a split in ``folder``, or in a subfolder named as on the hub, like the data set, or data."""
     if not folder.is_dir():
         raise MissingDataError(f"the folder {folder} does not exist; it should hold {name}'s parquet files")
     pattern = "valid*.parquet" if split == "validation" else f"{split}*.parquet"
-    places = [folder, folder / name, folder / "data"]
+    places = [folder / sub for sub in dict.fromkeys(("", name, "data", hub.config or ""))]
     for place in places:
         if files := sorted(place.glob(pattern)):
+            check_complete(files)
             return files
     raise MissingDataError(
         f"{name} needs {pattern} in one of {', '.join(map(str, places))}; there is none. "
         f"Download the files of the hub's {hub.id!r}, or leave out data_dir to let `datasets` do it"
     )
+
+
+def check_complete(files: Sequence[Path]) -> None:
+    """Files of one split are all the numbered parts of one whole, as the hub writes them, or have other names."""
+    parts = {path: match for path in files if (match := PART.search(path.name))}
+    if not parts:
+        return
+    for path in files:
+        if path not in parts:
+            raise DataError(f"{path} does not belong with {next(iter(parts)).name}: keep one of them in the folder")
+    counts = {int(match["count"]) for match in parts.values()}
+    if len(counts) > 1:
+        names = ", ".join(path.name for path in parts)
+        raise DataError(f"the parts in {files[0].parent} are of different wholes: {names}")
+    missing = set(range(counts.pop())) - {int(match["number"]) for match in parts.values()}
+    if missing:
+        first, match = next(iter(parts.items()))
+        name = first.name.replace(f"-{match['number']}-of-", f"-{min(missing):05d}-of-")
+        raise MissingDataError(f"{first.parent / name} is missing: {first.name} is a part of {match['count']}")
 
 
 def identify(path: Path) -> tuple[str, int, int]:
