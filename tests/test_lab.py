@@ -40,6 +40,16 @@ def test_demo_shows_what_works(small_demo, tmp_path):
     assert "epoch" not in again.output, "nothing is trained twice"
 
 
+def test_demo_gives_no_verdict_where_runs_failed(small_demo, tmp_path):
+    config = demo.configs(1)["cross-entropy"][0]
+    (tmp_path / config.digest).mkdir()
+    (tmp_path / config.digest / "photo.jpg").write_text("")
+    result = invoke("demo", "--epochs", "1", "--out", str(tmp_path))
+    assert result.exit_code == 1
+    assert "1 of 24 runs failed" in result.output
+    assert "Usable decades" not in result.output
+
+
 def test_the_full_demo():
     configs = demo.configs(10)
     assert {task: len(runs) for task, runs in configs.items()} == dict.fromkeys(demo.TASKS, 60)

@@ -17,6 +17,7 @@ from borat.lab.report import write_report
 from borat.lab.report.page import embed, make_data, paper_heatmap
 from borat.lab.report.records import collect
 from borat.lab.report.static import file_names
+from borat.lab.report.styles import kind_styles
 from borat.lab.report.tasks import group, name_kind, short_names, sort_methods
 from borat.lab.store import Metrics, Run
 from borat.lab.verdict import Trial, sentence, usable
@@ -72,6 +73,23 @@ def test_usable_without_anything_usable():
 
 
 # Reading
+
+
+@pytest.mark.parametrize("kinds", [[1], {"M": None}, {"x": "y"}, "SGD"])
+def test_odd_kinds_are_a_note(tmp_path, kinds):
+    fabricate.write_run(tmp_path, RunConfig(epochs=2), accuracy=0.5)
+    odd = Run.create(tmp_path / "odd", RunConfig(lr=3.0))
+    odd.write_metrics(Metrics("finished", [{"epoch": 0, "kinds": kinds}]))
+    found = collect(tmp_path)
+    assert len(found.records) == 1
+    assert "odd cannot be read in full, skipped (kinds must hold names and counts" in found.notes[0]
+
+
+def test_a_kind_has_one_look():
+    alone = kind_styles(["4 pieces + bound"])["4 pieces + bound"]
+    among = kind_styles(["2 pieces", "1 piece", "4 pieces + bound", "3 pieces", "bound only"])
+    assert among["4 pieces + bound"] == alone
+    assert len({(style.light, style.hatch) for style in among.values()}) == len(among)
 
 
 def test_notes_on_what_cannot_be_read(tmp_path):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from borat.lab.config import RunConfig
 from borat.lab.engines import Ended, make_engine
 from borat.lab.engines.local import LocalEngine
 from borat.lab.grid import Spec, expand
-from borat.lab.jobs import Outcome, TrainingJob
+from borat.lab.jobs import Outcome, TrainingJob, digest, fingerprint
 from borat.lab.locks import InUseError, exclusive, lock_of
 from borat.lab.store import Run, find_runs
 from borat.lab.sweeps import Point, Progress, run_configs
@@ -278,6 +279,17 @@ def test_own_function(tmp_path, capfd, learn):
     assert [len(numbers) for numbers in calls] == [1, 2, 1]
 
 
+def test_another_function_has_results_of_its_own():
+    def scaled(by):
+        return lambda x: {"y": by * x}
+
+    doubled, tripled = scaled(2), scaled(3)
+    assert fingerprint(doubled) == fingerprint(scaled(2))
+    others = (tripled, lambda x: {"y": 2 * x}, lambda x: {"z": 2 * x}, partial(doubled, x=1), partial(doubled, x=2))
+    names = {digest({"x": 1}, fingerprint(function)) for function in (doubled, *others)}
+    assert len(names) == 1 + len(others)
+
+
 def test_own_function_at_a_prompt(tmp_path):
     code = "from borat.lab import sweep\nfactor = 3\n"
     code += "def f(x, y): return {'product': factor * x * y}\n"
@@ -330,6 +342,11 @@ def test_dry_run_and_result_table(uninterrupted):
     ("arguments", "message"),
     [
         ([], "nothing to sweep"),
+        (["--optimizer", "sgdd", "--dry-run"], "unknown optimizer 'sgdd'; did you mean 'sgd'?"),
+        (["--data", "digitss"], "unknown data set 'digitss'; did you mean 'digits'?"),
+        (["--model", "wrm-10-1"], "unknown model 'wrm-10-1'; did you mean 'wrn-10-1'?"),
+        (["--optimizer", "dfw"], "loss must be"),
+        (["--lr", "inf"], "lr must be finite, got inf"),
         (["--lr", "0.1,fast"], "lr must be of type float, or a list of such with commas, got 'fast'"),
         (["--lr", "0.1,-1"], "lr must be at least 0, got -1"),
         (["--augment", "maybe"], "augment must be of type bool"),
@@ -354,6 +371,8 @@ def test_mistakes_on_the_command_line(arguments, message):
         ("[grid]\nlr = 1", "lr must be a list of values in a grid, got 1"),
         ("grid = 3", "grid in .* must be a table"),
         ("[methods]\noptimizer = 'sgd'", "methods in .* must be tables"),
+        ("methods = ['sgd']", "methods in .* must be tables .* got 'sgd'"),
+        ("[[methods]]\noptimizer = 'sgd'\ngrid = [1]", "methods in .* must be tables"),
     ],
 )
 def test_mistakes_in_a_spec(tmp_path, text, message):

@@ -87,6 +87,9 @@ class Spec:
             kind, written = (list, "tables [[methods]]") if key == "methods" else (dict, f"a table [{key}]")
             if not isinstance(value, kind):
                 raise ValueError(f"{key} in {path} must be {written}, got {value!r}")
+        for method in values.get("methods", []):
+            if not isinstance(method, dict) or not isinstance(method.get("grid", {}), dict):
+                raise ValueError(f"methods in {path} must be tables [[methods]] of keys and a grid, got {method!r}")
         return cls(**values)
 
     def override(self, grid: Grid) -> Spec:
@@ -112,7 +115,7 @@ def parse_values(key: str, text: str) -> list[Any]:
 
 
 def _parse(key: str, text: str) -> Any:
-    if text == "none" and type(None) in _types(key):
+    if text.lower() == "none" and type(None) in _types(key):
         return None
     kind = _types(key)[0]
     try:

@@ -12,7 +12,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from borat.lab.config import RunConfig
@@ -181,14 +183,34 @@ def _output_kept(log: Path) -> Iterator[None]:
         log.unlink()
 
 
-def digest(settings: Mapping[str, Any]) -> str:
-    """A short name for settings: the same on every machine."""
+def fingerprint(function: Callable[..., Any]) -> str:
+    """What tells a function from another, and from itself before a change: its name, its code, and what it encloses.
+
+    Functions that it calls are not looked at.
+    """
+    if isinstance(function, partial):
+        return f"{fingerprint(function.func)} {function.args!r} {sorted(function.keywords.items())!r}"
+    code = getattr(function, "__code__", None)
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    enclosed = [value for value in cells if isinstance(value, bool | int | float | str)]
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    return f"{name} {_instructions(code) if code else ''} {enclosed!r}"
+
+
+def _instructions(code: CodeType) -> str:
+    inner = [_instructions(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names!r} {inner!r}"
+
+
+def digest(settings: Mapping[str, Any], version: str = "") -> str:
+    """A short name for settings, of this version of a function: the same on every machine."""
     for key, value in settings.items():
         try:
             json.dumps(value)
         except TypeError as error:
             raise ValueError(f"{key} must be a number, text, or a list of them, got {value!r}") from error
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    text = json.dumps(settings, sort_keys=True) + version
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _numbers(values: Any) -> dict[str, float]:

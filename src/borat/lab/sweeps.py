@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from borat.lab.config import RunConfig
 from borat.lab.engines import Engine, make_engine
 from borat.lab.grid import Grid, combinations
-from borat.lab.jobs import FunctionJob, Job, Outcome, TrainingJob, attempt, digest, pack
+from borat.lab.jobs import FunctionJob, Job, Outcome, TrainingJob, attempt, digest, fingerprint, pack
 from borat.lab.locks import lock_of
+from borat.lab.names import check_names
 
 if TYPE_CHECKING:
     from borat.lab.execution import Execution
@@ -119,6 +120,8 @@ def run_configs(
     """
     if execution is not None and execution.devices > 1:
         raise ValueError(f"devices must be 1 in a sweep, which runs side by side, got {execution.devices}")
+    for config in configs:
+        check_names(config)
     folder, data_dir = folder.absolute(), data_dir and data_dir.absolute()
     jobs = [TrainingJob(config, folder / config.digest, data_dir, execution) for config in configs]
     return _run(jobs, engine or make_engine(), watch)
@@ -139,8 +142,8 @@ def sweep(
         train_fn: called with the settings as keywords; returns numbers by name, such as ``{"accuracy": 0.9}``. A
             parameter named ``folder`` receives a folder for its checkpoints, the same when the sweep is repeated.
         grid: a list of values for each keyword, or a list of settings.
-        folder: where results are kept, each in a folder named by its settings. Those that are there are not computed
-            again; calls that failed are.
+        folder: where results are kept, each in a folder named by its settings and the function. Those that are there
+            are not computed again, unless the source of the function has changed; calls that failed are.
         workers: processes; the number of cores without it.
         engine: where to run instead, for example a ``RayEngine``.
         watch: called twice a second with the sweep's ``Progress``; ``print`` will do.
@@ -154,9 +157,9 @@ def sweep(
         raise ValueError("the grid must have at least one key with one value, got an empty one")
     for point in points:
         _check_arguments(train_fn, point)
-    function = pack(train_fn)
+    function, version = pack(train_fn), fingerprint(train_fn)
     home = Path(folder).absolute()
-    jobs = [FunctionJob(function, point, home / digest(point)) for point in points]
+    jobs = [FunctionJob(function, point, home / digest(point, version)) for point in points]
     return _run(jobs, engine or make_engine(workers=workers), watch)
 
 

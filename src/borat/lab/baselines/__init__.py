@@ -1,7 +1,7 @@
 """Optimizers, losses and schedules by name, and one way to use them all."""
 
 from borat.lab.baselines.losses import make_loss
-from borat.lab.baselines.optimizers import DEFAULT_LR, OPTIMIZERS, make_optimizer
+from borat.lab.baselines.optimizers import DEFAULT_LR, OPTIMIZERS, check_optimizer, make_optimizer
 from borat.lab.baselines.schedules import Schedule, make_schedule
 from borat.lab.baselines.stepping import evaluating, step_size, take_step
 
@@ -9,6 +9,7 @@ __all__ = [
     "DEFAULT_LR",
     "OPTIMIZERS",
     "Schedule",
+    "check_optimizer",
     "evaluating",
     "make_loss",
     "make_optimizer",

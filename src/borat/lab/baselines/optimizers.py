@@ -154,13 +154,18 @@ NOT_SHARDED = ("momo", "momo-adam", "prodigy", "dog")
 """Their libraries cannot save parameters that are spread over processes, or not even step on them."""
 
 
-def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
-    """The optimizer of a run. Where it knows no constraint, the radius is enforced after each of its steps."""
+def check_optimizer(config: RunConfig) -> None:
+    """Whether there is such an optimizer, and whether it can have this loss."""
     if config.optimizer not in OPTIMIZERS:
         near = difflib.get_close_matches(config.optimizer, OPTIMIZERS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(OPTIMIZERS)}"
         raise ValueError(f"unknown optimizer {config.optimizer!r}; {hint}")
     check_loss_suits(config)
+
+
+def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
+    """The optimizer of a run. Where it knows no constraint, the radius is enforced after each of its steps."""
+    check_optimizer(config)
     if config.optimizer in NOT_SHARDED and any(map(sharding.is_sharded, model.parameters())):
         raise ValueError(f"{config.optimizer} cannot train a model that is spread over processes: use ddp, not fsdp")
     optimizer = OPTIMIZERS[config.optimizer](model, config)

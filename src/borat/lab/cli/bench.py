@@ -12,7 +12,9 @@ from borat.lab.cli.common import app, console, progress_bar
 
 @app.command()
 def bench(
-    models: Annotated[list[str] | None, typer.Argument(help="Some of WRN-40-4, ResNet-18, Bi-LSTM, MLP [all].")] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Some of WRN-40-4, ResNet-18, Bi-LSTM, MLP; all without it.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each optimizer.")] = 15,
     output: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
 ) -> None:

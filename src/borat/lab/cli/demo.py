@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from borat.lab.cli.common import app, console, interrupted_by_sigterm
-from borat.lab.cli.watch import watching
+from borat.lab.cli.watch import last_line, watching
 from borat.lab.verdict import MARGIN, Trial, Usable
 
 
@@ -20,7 +21,7 @@ from borat.lab.verdict import MARGIN, Trial, Usable
 def demo(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 10,
     out: Annotated[Path, typer.Option(help="Where the runs and the page are kept.")] = Path("runs/demo"),
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes [one for each core].")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core without it.")] = None,
 ) -> None:
     """Train on scikit-learn's digits with learning rates over four orders of magnitude, and show what works."""
     from borat.lab import demo as digits
@@ -51,6 +52,12 @@ def demo(
     except KeyboardInterrupt:
         console.print(f"stopped; what is done is in {out}, and the same command continues", highlight=False)
         raise typer.Exit(130) from None
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    if failed:
+        reason = last_line(failed[0].error)
+        console.print(f"{len(failed)} of {len(every)} runs failed: {escape(reason)}", highlight=False, soft_wrap=True)
+        console.print(f"tracebacks are in {out / 'logs'}; the same command tries again", highlight=False)
+        raise typer.Exit(1)
     of = dict(zip(every, outcomes, strict=True))
     found = {task: digits.trials([of[config] for config in configs]) for task, configs in by_task.items()}
     verdicts = digits.verdicts(found)

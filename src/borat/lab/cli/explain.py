@@ -12,7 +12,9 @@ from borat.lab.cli.common import app, console, progress_bar
 
 @app.command()
 def explain(
-    output: Annotated[Path | None, typer.Option(dir_okay=False, help="The page to write [explain.html].")] = None,
+    output: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="The page to write; explain.html without it.")
+    ] = None,
     static: Annotated[
         Path | None, typer.Option(file_okay=False, help="Instead, draw the paper's illustrations into this folder.")
     ] = None,

@@ -35,17 +35,21 @@ def reproduce(
         list[str] | None, typer.Option("--set", help="KEY=VALUE in all configurations, such as precision=bf16-mixed.")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where runs are kept [runs/NAME].")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where runs are kept; runs/NAME without it.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result to this Markdown file.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes on this machine [one for each core].")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of each process [its share of the cores].")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes on this machine; one for each core without it.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each process; its share of the cores without it.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="local: processes on this machine; ray: a Ray cluster.")] = "local",
     address: Annotated[
         str | None, typer.Option(help="The Ray cluster; --out must be on storage that its machines share.")
     ] = None,
-    cpus_per_run: Annotated[float | None, typer.Option(help="CPUs that Ray reserves for a run [1].")] = None,
+    cpus_per_run: Annotated[float | None, typer.Option(help="CPUs that Ray reserves for a run; 1 without it.")] = None,
     gpus_per_run: Annotated[
-        float | None, typer.Option(help="GPUs that Ray reserves for a run [0]; 0.5 lets two share one.")
+        float | None, typer.Option(help="GPUs that Ray reserves for a run; none without it, 0.5 lets two share one.")
     ] = None,
     commands: Annotated[
         bool, typer.Option("--commands", help="Run nothing: print a `borat train` for each run that is missing.")

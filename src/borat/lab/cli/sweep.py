@@ -17,6 +17,7 @@ from borat.lab.config import RunConfig
 from borat.lab.engines import make_engine
 from borat.lab.grid import Spec, parse_values
 from borat.lab.jobs import Outcome
+from borat.lab.names import check_names
 from borat.lab.store import Run
 from borat.lab.sweeps import run_configs
 
@@ -86,7 +87,10 @@ def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
     if spec is None and not flags:
         raise ValueError("nothing to sweep: give a spec, or flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
     plan = Spec.from_file(spec) if spec else Spec()
-    return plan.override({key: parse_values(key, text) for key, text in flags.items()}).configs()
+    configs = plan.override({key: parse_values(key, text) for key, text in flags.items()}).configs()
+    for config in configs:
+        check_names(config)
+    return configs
 
 
 def _list_runs(configs: Sequence[RunConfig], out: Path) -> None:

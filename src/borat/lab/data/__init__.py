@@ -37,6 +37,7 @@ __all__ = [
     "Split",
     "Task",
     "UnknownDatasetError",
+    "find_entry",
     "load",
 ]
 
@@ -113,7 +114,7 @@ def load(
         >>> batch.inputs[0].shape, batch.labels.shape
         (torch.Size([32, 64]), torch.Size([32]))
     """
-    entry = _entry(name)
+    entry = find_entry(name)
     options = Options(
         data_dir=_path(data_dir),
         cache_dir=_path(cache_dir),
@@ -140,7 +141,8 @@ def load(
     return task
 
 
-def _entry(name: str) -> Entry:
+def find_entry(name: str) -> Entry:
+    """How to load the data set of this name."""
     if name not in DATASETS:
         near = difflib.get_close_matches(name.lower().replace("-", "_"), DATASETS, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(DATASETS)}"

@@ -32,6 +32,7 @@ __all__ = [
     "ResNet18",
     "WideResNet",
     "make_model",
+    "parse_name",
 ]
 
 
@@ -89,7 +90,7 @@ def make_model(
           )
         )
     """
-    family, numbers = _parse(name)
+    family, numbers = parse_name(name)
     allowed = family.options()
     if check_dropout(dropout) > 0.0 and "dropout" not in allowed:
         raise ValueError(f"the model {name!r} has no dropout, got dropout={dropout!r}")
@@ -102,7 +103,8 @@ def make_model(
     return family.build(*numbers, input_shape=tuple(input_shape), classes=classes, **options)
 
 
-def _parse(name: str) -> tuple[Family, list[int]]:
+def parse_name(name: str) -> tuple[Family, list[int]]:
+    """The family of a model and the numbers in its name."""
     for family in FAMILIES:
         match = re.fullmatch(family.pattern, name.lower(), re.ASCII)
         if match:

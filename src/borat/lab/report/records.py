@@ -139,6 +139,10 @@ def _checked(run: Run) -> Metrics:
         raise ValueError("epochs must be a list of records")
     if not isinstance(metrics.result, dict):
         raise ValueError("result must hold names and values")
+    for epoch in metrics.epochs:
+        kinds = epoch.get("kinds") or {}
+        if not isinstance(kinds, dict) or not all(isinstance(count, int) for count in kinds.values()):
+            raise ValueError(f"kinds must hold names and counts, got {kinds!r}")
     return metrics
 
 

@@ -5,6 +5,7 @@ The colours are Okabe and Ito's, which colour-blind readers can tell apart; thos
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -69,10 +70,17 @@ class KindStyle:
 
 
 def kind_styles(kinds: Iterable[str]) -> dict[str, KindStyle]:
-    """In the order of stacking: the paper's kinds first, each always with the same look."""
+    """In the order of stacking: the paper's kinds first. A kind has the same look wherever it is drawn."""
     others = sorted(set(kinds) - set(KINDS))
     styles = {}
-    for i, kind in enumerate((*KINDS, *others)):
+    for kind in (*KINDS, *others):
+        i = KINDS.index(kind) if kind in KINDS else len(KINDS) + _place(kind)
         light, dark = COLOURS[(i + 1) % len(COLOURS)]
         styles[kind] = KindStyle(light, dark, HATCHES[i % len(HATCHES)])
     return styles
+
+
+def _place(kind: str) -> int:
+    """Of a support among all supports: by its number of pieces, without the bound first."""
+    pieces = re.match(r"(\d+) piece", kind)
+    return 2 * int(pieces[1]) + kind.endswith("bound") if pieces else 0
