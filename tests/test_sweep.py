@@ -81,8 +81,9 @@ def finished(folder: Path) -> list[Path]:
 
 
 def holder(folder: Path) -> int:
-    """The process that holds a run's folder."""
-    return int(lock_of(folder).read_text(encoding="utf-8").split()[1])
+    """The process that holds a run's folder; 0 while its name is being written."""
+    words = lock_of(folder).read_text(encoding="utf-8").split()
+    return int(words[1]) if len(words) > 1 else 0
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +160,12 @@ def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start):
     command += FLAGS.split()
 
     sweeping = start(command, stdout=subprocess.PIPE)
-    wait_until(lambda: lock_of(first).exists() and lock_of(second).exists())
+    wait_until(lambda: lock_of(first).exists() and lock_of(second).exists() and holder(first) and holder(second))
     unlucky, other = holder(first), holder(second)
     os.kill(unlucky, signal.SIGKILL)
-    wait_until(lambda: sum(epochs_done(out)) >= 2 and holder(first) != unlucky and len(Run(first).metrics.epochs) >= 1)
+    wait_until(
+        lambda: sum(epochs_done(out)) >= 2 and holder(first) not in (0, unlucky) and len(Run(first).metrics.epochs) >= 1
+    )
     assert holder(second) == other, "only its own run is affected"
     sweeping.send_signal(signal.SIGTERM)
     said, _ = sweeping.communicate(timeout=60)
