@@ -30,6 +30,14 @@ def test_files(tmp_path, name, text):
     assert RunConfig.from_file(tmp_path / name) == RunConfig(data="cifar10", lr=1.0)
 
 
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(ValueError, match="is a folder"):
+        RunConfig.from_file(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'data = "caf\xe9"')
+    with pytest.raises(ValueError, match=r"latin\.toml is not valid"):
+        RunConfig.from_file(tmp_path / "latin.toml")
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

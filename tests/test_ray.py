@@ -33,6 +33,7 @@ CONFIG = RunConfig(epochs=6, train_limit=600, batch_size=8, dropout=0.2)
 def _cluster():
     """Two CPUs, and a GPU that exists on paper."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - or its workers starve beside other tests
     ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     yield
     ray.shutdown()

@@ -130,11 +130,11 @@ class RunConfig:
 def read_mapping(path: Path) -> dict[str, Any]:
     """The contents of a TOML or JSON file."""
     if not path.is_file():
-        raise ValueError(f"the configuration file {path} does not exist")
-    text = path.read_text(encoding="utf-8")
+        raise ValueError(f"the configuration file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
     try:
+        text = path.read_text(encoding="utf-8")
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{path} is not valid: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}")

@@ -216,4 +216,11 @@ def digest(settings: Mapping[str, Any], version: str = "") -> str:
 def _numbers(values: Any) -> dict[str, float]:
     if not isinstance(values, Mapping):
         raise ValueError(f"the function must return a mapping of names to numbers, got {values!r}")
-    return {str(name): float(value) for name, value in values.items()}
+    return {str(name): _number(str(name), value) for name, value in values.items()}
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"the function must return a number for {name!r}, got {value!r}") from error

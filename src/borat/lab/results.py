@@ -90,8 +90,11 @@ def how_chosen(spec: Spec) -> str:
 
 def timing_text(result: Result) -> str:
     training = sum(trial.seconds for trial in result.runs)
+    # a command that continues takes less time than its runs on two cores could
+    continued = ", the last of several calls" if result.seconds < training / 20 else ""
     return (
-        f"{len(result.runs)} runs, {duration(training)} of training in all, {duration(result.seconds)} for the command"
+        f"{len(result.runs)} runs, {duration(training)} of training in all, "
+        f"{duration(result.seconds)} for the command{continued}"
     )
 
 

@@ -66,6 +66,10 @@ def write_report(
     for name, path in (("output", output), ("csv", csv), ("latex", latex)):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"{name} must be in a folder that exists, got {path}")
+        if path is not None and path.is_dir():
+            raise ValueError(f"{name} must be a file, got the folder {path}")
+    if static is not None and static.is_file():
+        raise ValueError(f"static must be a folder, got the file {static}")
     tasks = group(found.records)
     counts = {status: sum(record.status == status for record in found.records) for status in STATUSES}
     data = tuple(sorted({record.config.data for record in found.records}))

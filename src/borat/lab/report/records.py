@@ -92,7 +92,7 @@ def number(value: Any) -> float | None:
 def collect(folder: Path) -> Collection:
     """Read every run and every table of results below a folder."""
     if not folder.is_dir():
-        raise ValueError(f"the folder {folder} does not exist")
+        raise ValueError(f"{folder} is not a folder" if folder.exists() else f"the folder {folder} does not exist")
     found = Collection()
     problems: dict[str, list[tuple[str, str]]] = {}
     for run in find_runs(folder):
