@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from borat.lab.cli.common import app, console, interrupted_by_sigterm, progress_bar
+from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import last_line, watching
 from borat.lab.store import write_atomically
 
@@ -34,23 +35,15 @@ def reproduce(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE in all configurations, such as precision=bf16-mixed.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")] = None,
+    data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Where runs are kept; runs/NAME without it.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result to this Markdown file.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes on this machine; one for each core without it.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of each process; its share of the cores without it.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="local: processes on this machine; ray: a Ray cluster.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="The Ray cluster; --out must be on storage that its machines share.")
-    ] = None,
-    cpus_per_run: Annotated[float | None, typer.Option(help="CPUs that Ray reserves for a run; 1 without it.")] = None,
-    gpus_per_run: Annotated[
-        float | None, typer.Option(help="GPUs that Ray reserves for a run; none without it, 0.5 lets two share one.")
-    ] = None,
+    workers: Workers = None,
+    threads: Threads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
     commands: Annotated[
         bool, typer.Option("--commands", help="Run nothing: print a `borat train` for each run that is missing.")
     ] = False,

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from borat.lab.cli.common import app, console, interrupted_by_sigterm, with_flags_of
+from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import describe, last_line, percent, shown, varying, watching
 from borat.lab.config import RunConfig
 from borat.lab.engines import make_engine
@@ -31,22 +32,13 @@ def sweep(
     out: Annotated[Path, typer.Option(help="Where runs are kept, each in a folder named by its configuration.")] = Path(
         "runs"
     ),
-    data_dir: Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes on this machine; one for each core without it.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of each process; its share of the cores without it.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="local: processes on this machine; ray: a Ray cluster.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="The Ray cluster; --out must be on storage that its machines share.")
-    ] = None,
-    cpus_per_run: Annotated[float | None, typer.Option(help="CPUs that Ray reserves for a run; 1 without it.")] = None,
-    gpus_per_run: Annotated[
-        float | None,
-        typer.Option(help="GPUs that Ray reserves for a run; none without it, 0.5 lets two runs share one."),
-    ] = None,
+    data_dir: DataDir = None,
+    workers: Workers = None,
+    threads: Threads = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
     retries: Annotated[int, typer.Option(help="How often a run whose process died is started again.")] = 2,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs: which are done, which missing.")] = (
         False

@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from borat.lab.cli.common import app, console, with_flags_of
+from borat.lab.cli.options import DataDir
 from borat.lab.config import RunConfig, read_mapping
 from borat.lab.store import Run
 
@@ -26,7 +27,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Where runs are kept, each in a folder named by its configuration.")] = Path(
         "runs"
     ),
-    data_dir: Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")] = None,
+    data_dir: DataDir = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Only go on with a run that was interrupted: it is an error if there is none."),
