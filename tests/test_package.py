@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import borat
+from borat.lab.cli import app
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,6 +61,29 @@ def test_code_blocks_run(page, tmp_path):
         [sys.executable, "-c", code_of(page)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """The commands of a page's console blocks, as a shell takes them apart."""
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if commands_of(page)])
+def test_commands_exist(page, tmp_path, monkeypatch):
+    """They may train for days, so they are not run: their names and flags are looked up."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    targets = re.findall(r"^([\w./]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    borat_commands = get_command(app).commands
+    for program, *arguments in commands_of(page):
+        if program == "borat":
+            borat_commands[arguments[0]].make_context(arguments[0], arguments[1:])
+        elif program == "make":
+            assert arguments[0] in targets
+        else:
+            assert program in ("pip", "python", "torchrun", "tensorboard", "git") or program.startswith(".venv/bin/")
 
 
 @pytest.mark.parametrize("page", pages())
