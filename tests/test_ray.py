@@ -175,13 +175,15 @@ def test_interrupt_saves_the_run(tmp_path):
 @on_the_cluster
 def test_command(tmp_path):
     """Failures are listed by their reason, and are the exit code."""
-    arguments = f"sweep --engine ray --out {tmp_path} --epochs 1 --train-limit 100 --lr 0.1,1 --optimizer sgd,sgdd"
+    arguments = f"sweep --engine ray --out {tmp_path} --epochs 1 --train-limit 100 --lr 0.1,1 --optimizer sgd,borat"
+    arguments += " --weight-decay 0.01"
     done = CliRunner().invoke(app, arguments.split(), env={"COLUMNS": "200"})
     assert done.exit_code == 1, done.output
     assert re.search(r"SGD, lr 0.1: finished, test accuracy [\d.]+ % \(\d of 4 done", done.output)
     assert (
         done.output.count(
-            "failed: ValueError: unknown optimizer 'sgdd'; did you mean 'sgd'?\n  sgdd, lr 0.1; sgdd, lr 1\n"
+            "failed: ValueError: weight_decay does not apply to borat: use radius, got 0.01\n"
+            "  BORAT3, lr 0.1; BORAT3, lr 1\n"
         )
         == 1
     )
