@@ -2,7 +2,7 @@
 # make test   lint, types and all tests
 # make docs   the documentation site, in site/
 # make bench  the cost of the optimizer call
-# All create the environment first: pinned in constraints.txt, in .venv.
+# All create the environment first: pinned in constraints.txt, in .venv, with the CPU kernels if there is a C compiler.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -32,7 +32,7 @@ browser:
 	     && { apt-get update -qq; apt-get install -y -qq chromium chromium-driver >/dev/null; }; } \
 	|| echo "chromium and chromedriver are missing and cannot be installed: tests of pages will be skipped"
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt src/borat/kernels.c src/borat/kernels_of_real.h
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@

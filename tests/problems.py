@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from borat import BORAT
+from borat import BORAT, kernels, vectors
+from borat.vectors import Backend
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -49,3 +51,13 @@ def least_squares(dtype: torch.dtype = torch.float64) -> tuple[nn.Linear, Callab
     x = torch.randn(20, 40, dtype=dtype)
     y = x @ torch.randn(40, 1, dtype=dtype)
     return model, lambda i: (model(x[4 * (i % 5) : 4 * (i % 5) + 4]) - y[4 * (i % 5) : 4 * (i % 5) + 4]).square().mean()
+
+
+def use_backend(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let optimizers find no faster backend than this one."""
+    if backend is Backend.OWN and not kernels.are_there():
+        pytest.skip("there was no C compiler for the kernels")
+    if backend is not Backend.OWN:
+        monkeypatch.setattr(kernels, "_library", None)
+    if backend is Backend.PLAIN:
+        monkeypatch.setattr(vectors, "_FUSED_DEVICES", ())

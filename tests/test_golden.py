@@ -14,6 +14,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from borat import ALIG, BORAT
 from borat.constraints import L2Ball
 from borat.losses import MultiClassHingeLoss
+from borat.vectors import Backend
+from problems import use_backend
 
 GOLDEN = np.load(Path(__file__).with_name("golden.npz"))
 CASES = sorted({key.split("/")[0] for key in GOLDEN})
@@ -23,8 +25,10 @@ def test_there_are_cases():
     assert len(CASES) == 10
 
 
+@pytest.mark.parametrize("backend", Backend)
 @pytest.mark.parametrize("case", CASES)
-def test_trajectory(case):
+def test_trajectory(case, backend, monkeypatch):
+    use_backend(backend, monkeypatch)
     record = {key.split("/")[1]: GOLDEN[key] for key in GOLDEN if key.startswith(case + "/")}
     meta = ast.literal_eval(str(record["meta"]))
     model = nn.Sequential(nn.Linear(6, 9), getattr(nn, meta["activation"])(), nn.Linear(9, 4)).double()

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from borat import sharding
-from borat.vectors import FUSED_DEVICES, FUSED_DTYPES, Term, combine, descend, descend_with_momentum, weighted_sum
+from borat import kernels, sharding
+from borat.vectors import Backend, backend_for, combine, move, move_with_momentum
 
 _SMALL = 2**14
 """Tensors of at most this many elements are multiplied together: calling the kernels costs more than copying."""
@@ -109,6 +109,7 @@ class Part:
         self.group = slots[0].key[0]
         self.gradients: list[Tensor] = []
         self._bundled = "centre" in slots[0].state
+        self.rows: list[list[Tensor]] = []
         if self._bundled:
             self.centre = [slot.centre for slot in slots]
             self.rows = [list(row) for row in zip(*(slot.rows for slot in slots), strict=True)]
@@ -132,20 +133,18 @@ class Part:
         """Take note of where the weights and their gradients are now."""
         self.weights = [slot.weights for slot in self.slots]
         self.gradients = [slot.gradient() for slot in self.slots] if at_gradients else []
-        self.fused = (
-            self.device.type in FUSED_DEVICES
-            and self.slots[0].dtype in FUSED_DTYPES
-            # the fused kernels see only runs of memory
-            and all(w.stride() == slot.layout for w, slot in zip(self.weights, self.slots, strict=True))
-        )
+        are_runs = all(w.stride() == slot.layout for w, slot in zip(self.weights, self.slots, strict=True))
+        self.backend = backend_for(self.device, self.slots[0].dtype, are_runs)
 
     def products(self, n: int, *, precise: bool = False) -> Tensor:
         """``<g, g_k>`` for the first ``n`` pieces and then ``<g, g>``, summed over the slots in float64.
 
-        The products themselves are taken in the parameters' precision, or float32 if that is lower; ``precise`` ones
-        in float64.
+        The products themselves are taken in the parameters' precision, or float32 if that is lower; ``precise`` ones,
+        and those of our own kernels, in float64.
         """
         slots, gradients = self.slots, self.gradients
+        if self.backend is Backend.OWN:
+            return torch.tensor(kernels.products(gradients, [*self.rows[:n], gradients]), dtype=torch.float64)
         least = torch.float64 if precise else torch.float32
         vectors = [_flat(gradients[i]) for i in self._large]
         matrices = [slots[i].matrix for i in self._large] if n else []
@@ -168,11 +167,7 @@ class Part:
 
     def join(self, position: int) -> None:
         """Let all slots take part in the open bundle. Where it has a single linear piece, nothing is kept."""
-        if not self._bundled:
-            return
-        if position == 0:
-            combine(self.weights, out=self.centre)
-        for slot in self.slots:
+        for slot in self.slots if self._bundled else ():
             if position and not slot.state["active"]:
                 slot.centre.copy_(slot.weights)
             slot.state["active"] = 1
@@ -187,16 +182,22 @@ class Part:
     def to_trial(self, steps: Sequence[float], *, replay: bool = False) -> None:
         """Put the weights at ``centre - sum of step * gradient`` and keep the gradient of the last piece in its row.
 
-        The first gradient is measured at the centre, so that the weights are there already. To ``replay`` is to come
-        back to this trial point later, when the gradient is in its row and the weights are anywhere.
+        The first gradient is measured at the centre, so that the weights are there, and are kept as the centre. To
+        ``replay`` is to come back to this trial point later, when the gradient is in its row and the weights are
+        anywhere.
         """
         last = len(steps) - 1
-        if last > 0 or replay:
-            combine(self.centre, [(-steps[k], self.rows[k]) for k in range(last) if steps[k]], out=self.weights)
-        if replay:
-            descend(self.weights, self.rows[last], steps[last], self.fused)
-        else:
-            descend(self.weights, self.gradients, steps[last], self.fused, keep=self.rows[last])
+        vectors = [*self.rows[:last], self.rows[last] if replay else self.gradients]
+        terms = [(steps[k], x) for k, x in enumerate(vectors) if steps[k] or k == last]
+        is_first = last == 0 and not replay
+        move(
+            self.weights,
+            self.weights if is_first else self.centre,
+            terms,
+            self.backend,
+            old_base=self.centre if is_first else None,
+            last_term=None if replay else self.rows[last],
+        )
 
     def move_centre(self, steps: Sequence[float], momentum: float, *, flush: bool = False) -> None:
         """``u = -sum of step * gradient; v = momentum * v + u; weights = centre + u + momentum * v``.
@@ -209,23 +210,11 @@ class Part:
             terms.append((steps[last], self.rows[last] if flush else self.gradients))
         centre = self.centre if self._bundled else self.weights
         if momentum == 0.0 and "velocity" not in self.slots[0].state:
-            combine(centre, [(-step, x) for step, x in terms], out=self.weights)
-        else:
-            self._move_with_momentum(centre, terms, momentum)
-
-    def _move_with_momentum(self, centre: list[Tensor], terms: list[Term], momentum: float) -> None:
-        step, direction = weighted_sum(terms)
-        combine(centre, out=self.weights)
+            move(self.weights, centre, terms, self.backend)
+            return
         velocity = [slot.velocity for slot in self.slots]
-        scale = descend_with_momentum(
-            self.weights,
-            direction,
-            velocity,
-            step=step,
-            momentum=momentum,
-            scale=self.slots[0].state["velocity_scale"],
-            fused=self.fused,
-        )
+        scale = self.slots[0].state["velocity_scale"]
+        scale = move_with_momentum(self.weights, centre, terms, velocity, self.backend, momentum=momentum, scale=scale)
         for slot in self.slots:
             slot.state["velocity_scale"] = scale
 

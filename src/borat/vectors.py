@@ -1,24 +1,91 @@
-"""In-place arithmetic on lists of tensors, with as few passes over memory as PyTorch's kernels allow.
+"""Updates of lists of tensors, with as few passes over memory as can be.
 
-Bytes moved are what an optimizer costs. ``torch._fused_sgd_`` does in one pass what would otherwise take two to five;
-its momentum, dampening and learning rate are free coefficients here. It reads tensors as runs of memory, so that it
-is used only where all of them have the same layout; every function has a plain twin for the other cases.
+Bytes moved are what an optimizer costs, so that each update is here up to three times, by what the tensors allow: as
+one pass of our own kernels (:mod:`borat.kernels`); with ``torch._fused_sgd_``, which does in one pass what would
+otherwise take two to five, its momentum, dampening and learning rate being free coefficients here; and plainly. The
+first two read tensors as runs of memory.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 
 import torch
 from torch import Tensor
 
-FUSED_DEVICES = ("cpu", "cuda")
-FUSED_DTYPES = (torch.float32, torch.float64)
+from borat import kernels
+from borat.kernels import Term
+
+_FUSED_DEVICES = ("cpu", "cuda")
+_RUN_DTYPES = (torch.float32, torch.float64)
 """On the CPU of PyTorch 2.13, the fused kernel is wrong for half-precision tensors of 16 elements or more."""
 
-Term = tuple[float, list[Tensor]]
-"""A coefficient and the tensors it applies to."""
+
+class Backend(Enum):
+    """Who computes an update."""
+
+    OWN = "own"
+    FUSED = "fused"
+    PLAIN = "plain"
+
+
+def backend_for(device: torch.device, dtype: torch.dtype, are_runs: bool) -> Backend:
+    """The fastest backend for tensors; ``are_runs`` says that they are dense and alike in their layouts."""
+    if not are_runs or dtype not in _RUN_DTYPES:
+        return Backend.PLAIN
+    if device.type == "cpu" and kernels.are_there():
+        return Backend.OWN
+    return Backend.FUSED if device.type in _FUSED_DEVICES else Backend.PLAIN
+
+
+def move(
+    weights: list[Tensor],
+    base: list[Tensor],
+    terms: Sequence[Term],
+    backend: Backend,
+    *,
+    old_base: list[Tensor] | None = None,
+    last_term: list[Tensor] | None = None,
+) -> None:
+    """``weights = base - sum of coefficient * tensor``. ``base`` may be ``weights``.
+
+    On the way, ``old_base`` and ``last_term`` get a copy of the base and of the last term's tensors. The result has the
+    same bits with and without them.
+    """
+    if backend is Backend.OWN:
+        kernels.move(weights, base, terms, old_base=old_base, last_term=last_term)
+        return
+    if old_base is not None:
+        combine(base, out=old_base)
+    *others, (coefficient, last) = terms
+    combine(base, [(-c, x) for c, x in others], out=weights)
+    descend(weights, last, coefficient, backend is Backend.FUSED, keep=last_term)
+
+
+def move_with_momentum(
+    weights: list[Tensor],
+    base: list[Tensor],
+    terms: Sequence[Term],
+    velocity: list[Tensor],
+    backend: Backend,
+    *,
+    momentum: float,
+    scale: float,
+) -> float:
+    """Nesterov's update: ``v = momentum * v - u; weights = base + momentum * v - u``.
+
+    ``u`` is the sum of coefficient * tensor. ``velocity`` holds ``-v / scale``; the new scale is returned. May use the
+    tensors of the first term as space.
+    """
+    if backend is Backend.OWN:
+        kernels.move(weights, base, terms, velocity=velocity, decay=momentum * scale, momentum=momentum)
+        return 1.0
+    step, direction = weighted_sum(terms)
+    combine(base, out=weights)
+    fused = backend is Backend.FUSED
+    return descend_with_momentum(weights, direction, velocity, step=step, momentum=momentum, scale=scale, fused=fused)
 
 
 def combine(base: list[Tensor], terms: Sequence[Term] = (), *, out: list[Tensor]) -> None:
@@ -34,7 +101,7 @@ def combine(base: list[Tensor], terms: Sequence[Term] = (), *, out: list[Tensor]
         torch._foreach_add_(out, tensors, alpha=coefficient)
 
 
-def weighted_sum(terms: list[Term]) -> Term:
+def weighted_sum(terms: Sequence[Term]) -> Term:
     """The sum of coefficient * tensor, as a single term. Uses the tensors of the first term as space for it.
 
     A single term is returned as it is, and a common factor is left for later: both save a pass.

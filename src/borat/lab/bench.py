@@ -19,6 +19,7 @@ from unittest import mock
 import numpy as np
 import torch
 
+from borat import kernels
 from borat.dual import IncrementalDual, solve_dual
 from borat.optimizer import BORAT
 
@@ -265,5 +266,5 @@ def machine() -> str:
     """The machine and the versions, in one line."""
     return (
         f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}; "
-        f"Python {platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}"
+        f"{'own' if kernels.are_there() else 'no own'} kernels; Python {platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}"
     )

@@ -1,0 +1,42 @@
+"""Compiles the CPU kernels into the package. Where there is no C compiler, the package does without them."""
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("src/borat/kernels.c")
+LIBRARY = SOURCE.with_name("_kernels.so")
+# Without contraction to fused multiply-adds, so that results do not depend on the machine's vector instructions.
+FLAGS = ["-O3", "-ffp-contract=off", "-shared", "-fPIC", "-pthread"]
+
+
+class KernelsHook(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if sys.platform == "win32":
+            return
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        library = Path(self.root) / LIBRARY
+        temporary = library.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            command = [*compiler, *FLAGS, "-o", str(temporary), str(Path(self.root) / SOURCE)]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            temporary.replace(library)
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = getattr(error, "stderr", None) or error
+            self.app.display_warning(f"the CPU kernels could not be compiled, PyTorch's are used instead: {reason}")
+            for left in (temporary, library):
+                left.unlink(missing_ok=True)
+            return
+        build_data["artifacts"].append(f"/{LIBRARY}")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{_platform_tag()}"
+
+
+def _platform_tag() -> str:
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")

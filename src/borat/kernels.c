@@ -1,0 +1,132 @@
+/* What an optimizer does is move bytes. PyTorch's kernels combine two tensors at a time, so that a bundle is read and
+ * written several times over; these read every vector once and write every result once. All arithmetic is in double
+ * precision, and each result is rounded once.
+ *
+ * A vector is a list of tensors, given as an array of pointers. Tensors are cut into chunks, which the threads take in
+ * turn. A chunk's result does not depend on who computes it: the bits are the same for any number of threads. Plain C
+ * without headers of Python or PyTorch: kernels.py calls it through ctypes. */
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK 32768 /* elements that a thread takes at once */
+#define BLOCK 1024  /* elements of a sum that stays in the first-level cache */
+#define LANES 16    /* partial sums of a product, for as many as the processor can add at once */
+#define HELPERS 255 /* more threads than that are not started */
+
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define VECTORISED
+#endif
+
+typedef struct {
+    int64_t tensors;
+    const int64_t *sizes;
+    int64_t terms;
+    int32_t threads;
+    int32_t is_double; /* or float */
+} Shape;
+
+/* With s = sum of coefficient * term: out = base - s. With a velocity: velocity = decay * velocity + s, and
+ * out = base - s - momentum * velocity. Where they are given, old_base gets the base and last_term the last term. */
+typedef struct {
+    void **out;
+    void **base;
+    void **terms; /* of all tensors, one term after the other */
+    const double *coefficients;
+    void **old_base;
+    void **last_term;
+    void **velocity;
+    double decay;
+    double momentum;
+} Move;
+
+/* The product of left with each of the terms. */
+typedef struct {
+    void **left;
+    void **terms;
+    double *sums; /* a row for each chunk */
+} Products;
+
+#define REAL float
+#define MOVE move_float
+#define PRODUCT product_float
+#define MULTIPLY multiply_float
+#include "kernels_of_real.h"
+#undef REAL
+#undef MOVE
+#undef PRODUCT
+#undef MULTIPLY
+#define REAL double
+#define MOVE move_double
+#define PRODUCT product_double
+#define MULTIPLY multiply_double
+#include "kernels_of_real.h"
+
+/* Either a move or products, and the number of the next chunk to take. */
+typedef struct {
+    const Shape *shape;
+    const Move *move;
+    const Products *products;
+    int64_t next;
+} Work;
+
+static void do_chunk(const Work *work, int64_t tensor, int64_t start, int64_t end, int64_t chunk) {
+    const Shape *shape = work->shape;
+    if (work->move) {
+        (shape->is_double ? move_double : move_float)(shape, work->move, tensor, start, end);
+    } else {
+        double *sums = work->products->sums + chunk * shape->terms;
+        (shape->is_double ? multiply_double : multiply_float)(shape, work->products, tensor, start, end, sums);
+    }
+}
+
+static int64_t chunks_of(int64_t size) { return (size + CHUNK - 1) / CHUNK; }
+
+static void *take_chunks(void *argument) {
+    Work *work = argument;
+    const Shape *shape = work->shape;
+    int64_t tensor = 0, first = 0; /* the tensor at hand, and the number of its first chunk */
+    for (;;) {
+        const int64_t chunk = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
+        for (; tensor < shape->tensors && chunk - first >= chunks_of(shape->sizes[tensor]); tensor++)
+            first += chunks_of(shape->sizes[tensor]);
+        if (tensor == shape->tensors) return NULL;
+        const int64_t start = (chunk - first) * CHUNK, size = shape->sizes[tensor];
+        do_chunk(work, tensor, start, size - start < CHUNK ? size : start + CHUNK, chunk);
+    }
+}
+
+static void run(Work *work) {
+    pthread_t helpers[HELPERS];
+    int started = 0;
+    while (started < work->shape->threads - 1 && started < HELPERS &&
+           pthread_create(&helpers[started], NULL, take_chunks, work) == 0)
+        started++;
+    take_chunks(work); /* all of them, if no helper could be started */
+    while (started > 0) pthread_join(helpers[--started], NULL);
+}
+
+void borat_move(const Shape *shape, const Move *move) {
+    Work work = {shape, move, NULL, 0};
+    run(&work);
+}
+
+/* Whether there was memory for it: 0 if there was. */
+int borat_products(const Shape *shape, void **left, void **terms, double *results) {
+    int64_t chunks = 0;
+    for (int64_t t = 0; t < shape->tensors; t++) chunks += chunks_of(shape->sizes[t]);
+    double *sums = calloc(chunks * shape->terms + 1, sizeof(double));
+    if (!sums) return 1;
+    const Products products = {left, terms, sums};
+    Work work = {shape, NULL, &products, 0};
+    run(&work);
+    memset(results, 0, shape->terms * sizeof(double));
+    for (int64_t c = 0; c < chunks; c++)
+        for (int64_t k = 0; k < shape->terms; k++) results[k] += sums[c * shape->terms + k];
+    free(sums);
+    return 0;
+}

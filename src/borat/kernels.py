@@ -1,0 +1,117 @@
+"""The CPU kernels of ``kernels.c``: whole updates in one pass over memory.
+
+They are compiled when the package is built, if there is a C compiler; without them PyTorch's kernels do the same in
+several passes, see :mod:`borat.vectors`. All tensors have to be on the CPU, of one real dtype and dense, and those of
+a column the same layout: the kernels see runs of memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+Term = tuple[float, list[Tensor]]
+"""A coefficient and the tensors it applies to."""
+
+_PARALLEL = 2**17
+"""From this many elements on, further threads are worth their start."""
+
+_Pointers = ctypes.POINTER(ctypes.c_void_p)
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (
+        ("tensors", ctypes.c_int64),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("terms", ctypes.c_int64),
+        ("threads", ctypes.c_int32),
+        ("is_double", ctypes.c_int32),
+    )
+
+
+class _Move(ctypes.Structure):
+    _fields_ = (
+        ("out", _Pointers),
+        ("base", _Pointers),
+        ("terms", _Pointers),
+        ("coefficients", ctypes.POINTER(ctypes.c_double)),
+        ("old_base", _Pointers),
+        ("last_term", _Pointers),
+        ("velocity", _Pointers),
+        ("decay", ctypes.c_double),
+        ("momentum", ctypes.c_double),
+    )
+
+
+def _load() -> ctypes.CDLL | None:
+    path = Path(__file__).with_name("_kernels.so")
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:  # not compiled, or for another machine
+        return None
+
+
+_library = _load()
+
+
+def are_there() -> bool:
+    """Whether the kernels were compiled."""
+    return _library is not None
+
+
+def move(
+    out: list[Tensor],
+    base: list[Tensor],
+    terms: Sequence[Term],
+    *,
+    old_base: list[Tensor] | None = None,
+    last_term: list[Tensor] | None = None,
+    velocity: list[Tensor] | None = None,
+    decay: float = 0.0,
+    momentum: float = 0.0,
+) -> None:
+    """``out = base - s`` with ``s`` the sum of coefficient * tensor; ``base`` may be ``out``.
+
+    With a velocity, ``velocity = decay * velocity + s`` and ``out -= momentum * velocity``. What is given as
+    ``old_base`` and ``last_term`` gets a copy of the base and of the last term's tensors.
+    """
+    assert _library is not None
+    coefficients = (ctypes.c_double * len(terms))(*(coefficient for coefficient, _ in terms))
+    arguments = _Move(
+        _pointers(out),
+        _pointers(base),
+        _pointers(*(tensors for _, tensors in terms)),
+        coefficients,
+        old_base and _pointers(old_base),
+        last_term and _pointers(last_term),
+        velocity and _pointers(velocity),
+        decay,
+        momentum,
+    )
+    _library.borat_move(ctypes.byref(_shape(out, len(terms))), ctypes.byref(arguments))
+    torch.autograd.graph.increment_version(out)  # or a backward pass through the old values would go unnoticed
+
+
+def products(left: list[Tensor], terms: Sequence[list[Tensor]]) -> list[float]:
+    """The inner product of ``left`` with each of the terms, summed in float64."""
+    assert _library is not None
+    results = (ctypes.c_double * len(terms))()
+    shape = _shape(left, len(terms))
+    if _library.borat_products(ctypes.byref(shape), _pointers(left), _pointers(*terms), results):
+        raise MemoryError("no memory for the partial sums of inner products")
+    return list(results)
+
+
+def _shape(tensors: list[Tensor], terms: int) -> _Shape:
+    sizes = [t.numel() for t in tensors]
+    threads = torch.get_num_threads() if sum(sizes) >= _PARALLEL else 1
+    return _Shape(len(sizes), (ctypes.c_int64 * len(sizes))(*sizes), terms, threads, tensors[0].dtype == torch.float64)
+
+
+def _pointers(*lists: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    pointers = [t.data_ptr() for tensors in lists for t in tensors]
+    return (ctypes.c_void_p * len(pointers))(*pointers)
