@@ -266,5 +266,6 @@ def machine() -> str:
     """The machine and the versions, in one line."""
     return (
         f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}; "
-        f"{'own' if kernels.are_there() else 'no own'} kernels; Python {platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}"
+        f"Python {platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}; "
+        f"{'own kernels' if kernels.are_there() else 'no kernels of our own'}"
     )
