@@ -366,6 +366,13 @@ def test_mistakes_on_the_command_line(arguments, message):
     assert message in re.sub(r"[\s│]+", " ", result.output)
 
 
+def test_an_empty_spec_is_no_sweep(tmp_path):
+    (tmp_path / "empty.toml").write_text("")
+    result = invoke(str(tmp_path / "empty.toml"))
+    assert result.exit_code == 2
+    assert "empty.toml is empty: give a spec" in re.sub(r"[\s│]+", " ", result.output)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

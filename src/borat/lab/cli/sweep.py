@@ -76,9 +76,10 @@ def sweep(
 
 
 def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
-    if spec is None and not flags:
-        raise ValueError("nothing to sweep: give a spec, or flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
     plan = Spec.from_file(spec) if spec else Spec()
+    if plan == Spec() and not flags:
+        nothing = f"{spec} is empty" if spec else "nothing to sweep"
+        raise ValueError(f"{nothing}: give a spec, or flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
     configs = plan.override({key: parse_values(key, text) for key, text in flags.items()}).configs()
     for config in configs:
         check_names(config)
