@@ -163,3 +163,35 @@ def test_backends_take_over_from_each_other(first, then, monkeypatch):
     train(other, restored, data[7:])
     point = parameters_to_vector(other.parameters()).detach()
     torch.testing.assert_close(point, expected, rtol=0, atol=1e-11)
+
+
+class Wrapper(torch.Tensor):
+    """A tensor without memory of its own, as quantised and asynchronous ones are."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, arguments=(), options=None):
+        def unwrap(x):
+            return x.inner if isinstance(x, cls) else x
+
+        arguments, options = torch.utils._pytree.tree_map(unwrap, (arguments, options or {}))
+        return function(*arguments, **options)
+
+
+@pytest.mark.parametrize("disguise", [Wrapper, lambda g: torch._neg_view(-g)])
+def test_gradients_that_are_not_what_their_memory_says(disguise):
+    points = []
+    for wrap in (lambda g: g, disguise):
+        p = nn.Parameter(torch.ones(40))
+        optimizer = BORAT([p], 0.1, 3)
+        for seed in range(4):
+            p.grad = wrap(torch.randn(40, generator=torch.Generator().manual_seed(seed)))
+            optimizer.step(loss=1.0)
+        points.append(p.detach())
+    assert torch.equal(*points)

@@ -84,7 +84,7 @@ class Slot:
     def gradient(self) -> Tensor:
         """The gradient; zero where a parameter of the open bundle has none this time."""
         grad = self.param.grad
-        if grad is not None and not self.wrapped and grad.stride() == self.layout and grad.dtype == self.dtype:
+        if grad is not None and not self.wrapped and grad.dtype == self.dtype and _is_run(grad, self.layout):
             return grad
         return self._laid_out(grad)
 
@@ -133,7 +133,7 @@ class Part:
         """Take note of where the weights and their gradients are now."""
         self.weights = [slot.weights for slot in self.slots]
         self.gradients = [slot.gradient() for slot in self.slots] if at_gradients else []
-        are_runs = all(w.stride() == slot.layout for w, slot in zip(self.weights, self.slots, strict=True))
+        are_runs = all(_is_run(w, slot.layout) for w, slot in zip(self.weights, self.slots, strict=True))
         self.backend = backend_for(self.device, self.slots[0].dtype, are_runs)
 
     def products(self, n: int, *, precise: bool = False) -> Tensor:
@@ -231,6 +231,14 @@ def _plain(x: Tensor) -> Tensor:
     """The elements of ``x`` on this process, as real numbers, sharing its memory."""
     x = sharding.local(x)
     return torch.view_as_real(x) if x.is_complex() else x
+
+
+def _is_run(x: Tensor, strides: tuple[int, ...]) -> bool:
+    """Whether the elements of ``x`` are in its memory, with these strides and as they are.
+
+    Subclasses that take over PyTorch's operations may have none, or may still wait for it to be filled.
+    """
+    return x.stride() == strides and type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not x.is_neg()
 
 
 def _dense_strides(x: Tensor) -> tuple[int, ...]:
