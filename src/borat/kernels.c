@@ -16,7 +16,7 @@
 #define LANES 16    /* partial sums of a product, for as many as the processor can add at once */
 #define HELPERS 255 /* more threads than that are not started */
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
 #define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define VECTORISED
