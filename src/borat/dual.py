@@ -96,10 +96,15 @@ class IncrementalDual:
         self._Q[n, : n + 1] = self._Q[: n + 1, n] = row
         self._b[n] = offset
         Q, b = self._Q[: n + 1, : n + 1], self._b[: n + 1]
-        start = np.append(self._alpha, 0.0 if n else 1.0)
+        earlier = 0
         if self._enumeration is not None:
             earlier = self._enumeration.supports
             self._enumeration.add(row, offset)
+        if n == 0:
+            self._alpha = np.ones(1)
+            return self._alpha
+        start = np.append(self._alpha, 0.0)
+        if self._enumeration is not None:
             candidates = np.vstack((self._enumeration.feasible(earlier), start))
             start = candidates[np.argmax(_values(Q, b, candidates))]
         self._alpha = _ascend(Q, b, start)
@@ -129,6 +134,15 @@ class Enumeration:
     def add(self, row: Array, offset: float) -> None:
         """Solve the systems of all supports that contain the new piece, by bordering those that do not."""
         first, end = self.supports, self._pieces + 1
+        last = self._border(row, offset, first, end) if first else 0
+        # The new piece alone: alpha = 1, c = b - Q.
+        self._solution[last, 0], self._solution[last, end] = offset - row[-1], 1.0
+        self._inverse[last, 0, 0] = -row[-1]
+        self._inverse[last, 0, end] = self._inverse[last, end, 0] = 1.0
+        self.supports, self._pieces = last + 1, end
+
+    def _border(self, row: Array, offset: float, first: int, end: int) -> int:
+        """Append the systems of the supports so far with the new piece; the number of all of them."""
         column = np.concatenate(([1.0], row[:-1]))
         inverse, solution = self._inverse[:first, :end, :end], self._solution[:first, :end]
         u = inverse @ column
@@ -145,11 +159,7 @@ class Enumeration:
         self._inverse[first:last, :end, :end] = inverse + u[:, :, None] * scaled[:, None, :]
         self._inverse[first:last, :end, end] = self._inverse[first:last, end, :end] = -scaled
         self._inverse[first:last, end, end] = 1.0 / pivot
-        # The new piece alone: alpha = 1, c = b - Q.
-        self._solution[last, 0], self._solution[last, end] = offset - row[-1], 1.0
-        self._inverse[last, 0, 0] = -row[-1]
-        self._inverse[last, 0, end] = self._inverse[last, end, 0] = 1.0
-        self.supports, self._pieces = last + 1, end
+        return last
 
     def feasible(self, first: int = 0) -> Array:
         """The solutions inside the simplex, of the supports from number ``first`` on, one per row."""
@@ -183,8 +193,6 @@ def _ascend(Q: Array, b: Array, alpha: Array) -> Array:
     ``r = b - Q alpha`` bounds the distance to the maximum, and the ascent ends when it drowns in rounding.
     """
     n = len(b)
-    if n == 1:
-        return alpha
     Q, b, _ = _scaled(Q, b)
     size_Q, size_b = np.abs(Q), np.abs(b)
     best, best_gap = alpha, np.inf
