@@ -88,7 +88,7 @@ def test_survives_kill_9(tmp_path, uninterrupted):
     command = [sys.executable, "-m", "borat", "train", f"--out={tmp_path}", *flags]
     folder = tmp_path / SMALL.digest
     kills = 0
-    while kills < 3:
+    while kills < 2:
         worker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         while worker.poll() is None and not (folder / "environment.json").exists():
             time.sleep(0.05)
