@@ -5,15 +5,16 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import zlib
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/borat/kernels.c")
+SOURCE, HEADER = Path("src/borat/kernels.c"), Path("src/borat/kernels_of_real.h")
 LIBRARY = SOURCE.with_name("_kernels.so")
 # Without contraction to fused multiply-adds, so that results do not depend on the machine's vector instructions.
-FLAGS = ["-O3", "-ffp-contract=off", "-shared", "-fPIC", "-pthread"]
+FLAGS = ["-O3", "-ffp-contract=off", "-shared", "-fPIC"]
 
 
 class KernelsHook(BuildHookInterface):
@@ -21,10 +22,12 @@ class KernelsHook(BuildHookInterface):
         if sys.platform == "win32":
             return
         compiler = shlex.split(os.environ.get("CC", "cc"))
-        library = Path(self.root) / LIBRARY
+        root = Path(self.root)
+        library = root / LIBRARY
         temporary = library.with_suffix(f".{os.getpid()}.tmp")
+        checksum = zlib.crc32((root / SOURCE).read_bytes() + (root / HEADER).read_bytes())
         try:
-            command = [*compiler, *FLAGS, "-o", str(temporary), str(Path(self.root) / SOURCE)]
+            command = [*compiler, *FLAGS, f"-DSOURCES={checksum}u", "-o", str(temporary), str(root / SOURCE)]
             subprocess.run(command, check=True, capture_output=True, text=True)
             temporary.replace(library)
         except (OSError, subprocess.CalledProcessError) as error:

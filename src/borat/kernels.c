@@ -6,15 +6,19 @@
  * turn. A chunk's result does not depend on who computes it: the bits are the same for any number of threads. Plain C
  * without headers of Python or PyTorch: kernels.py calls it through ctypes. */
 
-#include <pthread.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK 32768 /* elements that a thread takes at once */
-#define BLOCK 1024  /* elements of a sum that stays in the first-level cache */
-#define LANES 16    /* partial sums of a product, for as many as the processor can add at once */
-#define HELPERS 255 /* more threads than that are not started */
+const uint32_t borat_sources = SOURCES; /* the checksum of what this was compiled from: kernels.py expects its own */
+
+#define CHUNK 32768     /* elements that a thread takes at once */
+#define MOVED 256       /* elements of a sum; it stays in the first-level cache */
+#define MULTIPLIED 2048 /* elements of one vector, which stay there while the others pass */
+#define LANES 16        /* partial sums of a product, for as many as the processor can add at once */
 
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
 #define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -22,12 +26,18 @@
 #define VECTORISED
 #endif
 
+/* GOMP_parallel of the OpenMP library that PyTorch uses: calls a function in each thread of PyTorch's own pool. Threads
+ * of ours would have to share the cores with those, which wait for their next work without sleeping. */
+typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
+
 typedef struct {
     int64_t tensors;
     const int64_t *sizes;
     int64_t terms;
+    Parallel parallel; /* NULL for a single thread */
     int32_t threads;
-    int32_t is_double; /* or float */
+    int16_t is_double; /* or float */
+    int16_t is_large;  /* so that what is written will have left the caches before it is read again */
 } Shape;
 
 /* With s = sum of coefficient * term: out = base - s. With a velocity: velocity = decay * velocity + s, and
@@ -50,6 +60,25 @@ typedef struct {
     void **terms;
     double *sums; /* a row for each chunk */
 } Products;
+
+/* Copy to memory past the caches. A plain store would read the line first that it is about to overwrite. */
+static void stream(char *to, const char *from, size_t bytes) {
+#if defined(__SSE2__)
+    const size_t before = -(uintptr_t)to & 15, head = before < bytes ? before : bytes;
+    memcpy(to, from, head);
+    to += head, from += head, bytes -= head;
+    for (; bytes >= 16; to += 16, from += 16, bytes -= 16)
+        _mm_stream_si128((__m128i *)to, _mm_loadu_si128((const __m128i *)from));
+#endif
+    memcpy(to, from, bytes);
+}
+
+static void write_out(const Shape *shape, void *to, const void *from, size_t bytes) {
+    if (shape->is_large)
+        stream(to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
 
 #define REAL float
 #define MOVE move_float
@@ -86,7 +115,7 @@ static void do_chunk(const Work *work, int64_t tensor, int64_t start, int64_t en
 
 static int64_t chunks_of(int64_t size) { return (size + CHUNK - 1) / CHUNK; }
 
-static void *take_chunks(void *argument) {
+static void take_chunks(void *argument) {
     Work *work = argument;
     const Shape *shape = work->shape;
     int64_t tensor = 0, first = 0; /* the tensor at hand, and the number of its first chunk */
@@ -94,20 +123,20 @@ static void *take_chunks(void *argument) {
         const int64_t chunk = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
         for (; tensor < shape->tensors && chunk - first >= chunks_of(shape->sizes[tensor]); tensor++)
             first += chunks_of(shape->sizes[tensor]);
-        if (tensor == shape->tensors) return NULL;
+        if (tensor == shape->tensors) break;
         const int64_t start = (chunk - first) * CHUNK, size = shape->sizes[tensor];
         do_chunk(work, tensor, start, size - start < CHUNK ? size : start + CHUNK, chunk);
     }
+#if defined(__SSE2__)
+    _mm_sfence(); /* what was streamed is there before the other threads go on */
+#endif
 }
 
 static void run(Work *work) {
-    pthread_t helpers[HELPERS];
-    int started = 0;
-    while (started < work->shape->threads - 1 && started < HELPERS &&
-           pthread_create(&helpers[started], NULL, take_chunks, work) == 0)
-        started++;
-    take_chunks(work); /* all of them, if no helper could be started */
-    while (started > 0) pthread_join(helpers[--started], NULL);
+    if (work->shape->parallel)
+        work->shape->parallel(take_chunks, work, work->shape->threads, 0);
+    else
+        take_chunks(work);
 }
 
 void borat_move(const Shape *shape, const Move *move) {

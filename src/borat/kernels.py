@@ -8,6 +8,7 @@ a column the same layout: the kernels see runs of memory.
 from __future__ import annotations
 
 import ctypes
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,8 +18,11 @@ from torch import Tensor
 Term = tuple[float, list[Tensor]]
 """A coefficient and the tensors it applies to."""
 
-_PARALLEL = 2**17
-"""From this many elements on, further threads are worth their start."""
+_PARALLEL_FROM = 2**16
+"""So many elements are worth the start of further threads."""
+
+_LARGE = 2**20
+"""A list with so many elements does not stay in the caches from one step to the next."""
 
 _Pointers = ctypes.POINTER(ctypes.c_void_p)
 
@@ -28,8 +32,10 @@ class _Shape(ctypes.Structure):
         ("tensors", ctypes.c_int64),
         ("sizes", ctypes.POINTER(ctypes.c_int64)),
         ("terms", ctypes.c_int64),
+        ("parallel", ctypes.c_void_p),
         ("threads", ctypes.c_int32),
-        ("is_double", ctypes.c_int32),
+        ("is_double", ctypes.c_int16),
+        ("is_large", ctypes.c_int16),
     )
 
 
@@ -48,14 +54,25 @@ class _Move(ctypes.Structure):
 
 
 def _load() -> ctypes.CDLL | None:
-    path = Path(__file__).with_name("_kernels.so")
+    """The compiled kernels; None where they are missing, for another machine, or older than their sources."""
+    folder = Path(__file__).parent
     try:
-        return ctypes.CDLL(str(path))
-    except OSError:  # not compiled, or for another machine
+        library = ctypes.CDLL(str(folder / "_kernels.so"))
+        compiled_from = ctypes.c_uint32.in_dll(library, "borat_sources").value
+    except (OSError, ValueError):
         return None
+    sources = b"".join((folder / name).read_bytes() for name in ("kernels.c", "kernels_of_real.h"))
+    return library if compiled_from == zlib.crc32(sources) else None
+
+
+def _parallel() -> int | None:
+    """The address of ``GOMP_parallel`` in the OpenMP library that PyTorch has loaded, if it has such a function."""
+    function = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
+    return ctypes.cast(function, ctypes.c_void_p).value if function else None
 
 
 _library = _load()
+_gomp_parallel = _parallel()
 
 
 def are_there() -> bool:
@@ -81,9 +98,10 @@ def move(
     """
     assert _library is not None
     coefficients = (ctypes.c_double * len(terms))(*(coefficient for coefficient, _ in terms))
+    pointers = _pointers(out)
     arguments = _Move(
-        _pointers(out),
-        _pointers(base),
+        pointers,
+        pointers if base is out else _pointers(base),
         _pointers(*(tensors for _, tensors in terms)),
         coefficients,
         old_base and _pointers(old_base),
@@ -108,8 +126,16 @@ def products(left: list[Tensor], terms: Sequence[list[Tensor]]) -> list[float]:
 
 def _shape(tensors: list[Tensor], terms: int) -> _Shape:
     sizes = [t.numel() for t in tensors]
-    threads = torch.get_num_threads() if sum(sizes) >= _PARALLEL else 1
-    return _Shape(len(sizes), (ctypes.c_int64 * len(sizes))(*sizes), terms, threads, tensors[0].dtype == torch.float64)
+    threads, elements = torch.get_num_threads(), sum(sizes)
+    return _Shape(
+        len(sizes),
+        (ctypes.c_int64 * len(sizes))(*sizes),
+        terms,
+        _gomp_parallel if threads > 1 and elements >= _PARALLEL_FROM else None,
+        threads,
+        tensors[0].dtype == torch.float64,
+        elements >= _LARGE,
+    )
 
 
 def _pointers(*lists: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

@@ -11,6 +11,8 @@ from torch import Tensor
 from borat import kernels, sharding
 from borat.vectors import Backend, backend_for, combine, move, move_with_momentum
 
+_ORDINARY = (Tensor, torch.nn.Parameter)
+
 _SMALL = 2**14
 """Tensors of at most this many elements are multiplied together: calling the kernels costs more than copying."""
 
@@ -238,7 +240,8 @@ def _is_run(x: Tensor, strides: tuple[int, ...]) -> bool:
 
     Subclasses that take over PyTorch's operations may have none, or may still wait for it to be filled.
     """
-    return x.stride() == strides and type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not x.is_neg()
+    is_ordinary = type(x) in _ORDINARY or type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
+    return is_ordinary and x.stride() == strides and not x.is_neg()
 
 
 def _dense_strides(x: Tensor) -> tuple[int, ...]:
