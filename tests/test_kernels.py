@@ -195,3 +195,23 @@ def test_gradients_that_are_not_what_their_memory_says(disguise):
             optimizer.step(loss=1.0)
         points.append(p.detach())
     assert torch.equal(*points)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_long_vectors(offset, dtype):
+    """Those are written past the caches, in runs of 16 bytes, wherever they begin and end."""
+    size = kernels._LARGE + 5
+    weights, base, x, velocity = (
+        torch.randn(size + offset, dtype=dtype, generator=torch.Generator().manual_seed(seed))[offset:]
+        for seed in range(4)
+    )
+    exact = (base.double() - 0.3 * x.double()).to(dtype)
+    old_base, last_term = torch.zeros_like(base), torch.zeros_like(base)
+    kernels.move([weights], [base], [(0.3, [x])], old_base=[old_base], last_term=[last_term])
+    assert torch.equal(weights, exact)
+    assert torch.equal(old_base, base)
+    assert torch.equal(last_term, x)
+    kernels.move([weights], [base], [(0.3, [x])], velocity=[velocity], decay=0.0, momentum=0.5)
+    assert torch.equal(velocity, (0.3 * x.double()).to(dtype))
+    torch.testing.assert_close(weights, base - 0.45 * x)
