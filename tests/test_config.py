@@ -52,6 +52,8 @@ def test_files_that_are_none(tmp_path):
         ({"momentum": 1.0}, "momentum must be less than 1"),
         ({"label_noise": 1.5}, "label_noise must be at most 1"),
         ({"radius": 0.0}, "radius must be positive or none"),
+        ({"radius": float("inf")}, "radius must be positive or none, got inf"),
+        ({"weight_decay": float("inf")}, "weight_decay must be finite, got inf"),
         ({"loss": "mse"}, "loss must be one of ce, hinge, smooth-hinge, top5, got 'mse'"),
         ({"precision": "8"}, "precision must be one of"),
     ],

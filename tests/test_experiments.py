@@ -281,6 +281,8 @@ def test_layers_replace_what_is_below(tmp_path):
     ("[[cases]]", "[cases]", r"cases must be tables \[\[cases\]\]"),
     ("[mini]", '[[claims]]\ntext = "x"\nstatistic = "means"\n[mini]', "unknown statistic 'means'; did you mean 'mean'"),
     ("[mini]", '[[claims]]\ntext = "x"\n[mini]', "needs an order"),
+    ("[mini]", '[[claims]]\ntext = "x"\nmetric = "train_acc"\n[mini]', "unknown metric 'train_acc'; did you mean"),
+    ("[mini]", '[[claims]]\ntext = "x"\nepoch = 2\nstatistic = "best"\n[mini]', "needs the statistic value"),
     ("[mini]", '[[claims]]\ntext = "x"\norder = ["SGD", "DWF"]\n[mini]', "unknown method 'DWF'; did you mean 'DFW'"),
 ])  # fmt: skip
 def test_mistakes_are_explained(tmp_path, old, new, message):

@@ -233,7 +233,7 @@ def test_the_smallest_training_loss_is_chosen(tmp_path):
     store(tmp_path, second, [0.3, 0.5, 0.7], 0.1)
     (cell,) = reproduce(spec, "mini", tmp_path, **chosen, engine=Nothing()).cells
     assert cell.chosen[0].config == second
-    assert cell.chosen[0].curve == pytest.approx((0.7, 0.5, 0.3))
+    assert cell.chosen[0].curve("train_loss") == pytest.approx([0.7, 0.5, 0.3])
     assert cell.mean == pytest.approx(0.3)
 
 
@@ -302,6 +302,28 @@ def test_claims_about_losses():
     assert verdict(Claim("", "value", (("A",), ("B",)), factor=10.0), losses, "train_loss").supported
     assert not verdict(Claim("", "value", (("A",), ("B",)), factor=10.1), losses, "train_loss").supported
     assert not verdict(Claim("", "value", (("B",), ("A",))), losses, "train_loss").supported
+
+
+def test_claims_about_other_measurements(tmp_path, spec):
+    sgd, alig = plan(spec, "mini")
+    for cell, accuracies in ((sgd, (0.5, 0.6, 0.7)), (alig, (0.8, 0.9, 0.6))):
+        for config in (*cell.configs, *(c.replace(seed=seed) for c in cell.configs for seed in (1, 2))):
+            store(tmp_path, config, list(accuracies), 0.5)
+    result = reproduce(spec, "mini", tmp_path, engine=Nothing())
+
+    def numbers(**about):
+        return check(Claim("", methods=("SGD", "ALI-G"), at_least=75.0, **about), "digits", result).numbers
+
+    assert numbers(metric="validation_accuracy", epoch=2) == pytest.approx({"SGD": 60.0, "ALI-G": 90.0})
+    assert numbers(metric="validation_accuracy") == pytest.approx({"SGD": 70.0, "ALI-G": 60.0})
+    assert numbers(metric="train_loss", epoch=1) == pytest.approx({"SGD": 0.5, "ALI-G": 0.2})
+    assert numbers(metric="validation_accuracy", epoch=4) == pytest.approx(
+        {"SGD": math.nan, "ALI-G": math.nan}, nan_ok=True
+    )
+    in_time = Claim("", methods=("ALI-G",), at_least=75.0, metric="validation_accuracy", epoch=1)
+    assert check(in_time, "digits", result).supported
+    faster = Claim("", order=(("ALI-G",), ("SGD",)), metric="train_loss", epoch=1)
+    assert check(faster, "digits", result).supported
 
 
 # Run time

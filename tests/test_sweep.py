@@ -72,6 +72,12 @@ def wait_until(condition, seconds=60.0):
         time.sleep(0.02)
 
 
+def processes_beside(process: subprocess.Popen) -> int:
+    """How many others a process has started in its group."""
+    groups = subprocess.run(["ps", "-e", "-o", "pgid="], capture_output=True, text=True, check=True).stdout.split()
+    return groups.count(str(process.pid)) - 1
+
+
 def epochs_done(folder: Path) -> list[int]:
     return [len(Run(folder / config.digest).metrics.epochs) for config in CONFIGS]
 
@@ -192,6 +198,18 @@ def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start):
     assert len(re.findall(": finished, test accuracy", last.stdout)) == 4 - len(done)
     assert written == {path: path.stat().st_mtime_ns for path in written}
     assert_same_runs(out, uninterrupted)
+
+
+def test_ctrl_c_is_answered_in_one_line(tmp_path, start):
+    """Also while workers are only starting: a terminal sends it to them, too."""
+    command = [sys.executable, "-m", "borat", "sweep", "--out", str(tmp_path), *FLAGS.split()]
+    for is_time in (lambda sweep: processes_beside(sweep) > 1, lambda sweep: any(tmp_path.glob("*/config.json"))):
+        sweeping = start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        wait_until(partial(is_time, sweeping))
+        os.killpg(sweeping.pid, signal.SIGINT)
+        said, _ = sweeping.communicate(timeout=60)
+        assert sweeping.returncode == 130
+        assert re.fullmatch(r"stopped with 0 of 4 runs done; the same command continues\n", said), said
 
 
 def test_results_that_are_written_elsewhere_are_missed(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import subprocess
@@ -15,6 +17,8 @@ from typer.testing import CliRunner
 from borat.lab.baselines import DEFAULT_LR, OPTIMIZERS
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
+from borat.lab.data import load
+from borat.lab.models import make_model
 from borat.lab.store import Metrics, Run
 from borat.lab.train import Interrupted, train
 
@@ -131,7 +135,29 @@ def test_divergence_is_a_result(tmp_path):
     metrics = train(config, tmp_path / "run")
     assert metrics.status == "diverged"
     assert len(metrics.epochs) < 5
-    assert Run(tmp_path / "run").metrics.status == "diverged"
+    stored = Run(tmp_path / "run").metrics
+    assert stored.status == "diverged"
+    assert math.isnan(stored.epochs[-1]["validation_loss"])
+    text = (tmp_path / "run" / "metrics.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["epochs"][-1]["validation_loss"] is None, (
+        "other languages read it"
+    )
+
+
+def test_the_top_five_loss_measures_what_it_asks_for(tmp_path):
+    """The fraction of examples with fewer than five scores above that of the right class."""
+    config = RunConfig(optimizer="alig", loss="top5", epochs=1, train_limit=300, model="mlp-8", lr=0.1)
+    metrics = train(config, tmp_path / "run")
+    task, model = load("digits", train_limit=300), make_model("mlp-8", input_shape=(64,), classes=10)
+    model.load_state_dict(Run(tmp_path / "run").load("last.pt")["model"])
+    (batch,) = task.batches("test", 1000, epoch=0, seed=0)
+    with torch.no_grad():
+        scores = model.eval()(*batch.inputs)
+    above = (scores > scores.gather(1, batch.labels[:, None])).sum(1)
+    assert metrics.result["test_accuracy"] == pytest.approx((above == 0).double().mean().item())
+    assert metrics.result["test_top5_accuracy"] == pytest.approx((above < 5).double().mean().item())
+    assert metrics.result["test_accuracy"] < metrics.result["test_top5_accuracy"] < 1.0
+    assert metrics.epochs[0]["train_accuracy"] < metrics.epochs[0]["train_top5_accuracy"] < 1.0
 
 
 @pytest.mark.parametrize("precision", ["64", "bf16-mixed"])

@@ -41,9 +41,11 @@ def check_claims(result: Result) -> list[Verdict]:
 
 def check(claim: Claim, column: str, result: Result) -> Verdict:
     cells = {c.cell.method: c for c in result.cells if c.cell.column == column}
-    lower = lower_is_better(result.spec.metric)
+    lower = lower_is_better(claim.metric or result.spec.metric)
     found = (
-        (name, _statistic(claim, cells[name], list(cells.values()), lower)) for name in claim.names if name in cells
+        (name, _statistic(claim, result.spec.metric, cells[name], list(cells.values())))
+        for name in claim.names
+        if name in cells
     )
     numbers = {name: number for name, number in found if number is not None}
     if len(numbers) < len(claim.names):
@@ -75,8 +77,10 @@ def _or_worst(number: float, sign: float) -> float:
     return -sign * math.inf if math.isnan(number) else number
 
 
-def _statistic(claim: Claim, cell: CellResult, cells: Sequence[CellResult], lower: bool) -> float | None:
+def _statistic(claim: Claim, metric: str, cell: CellResult, cells: Sequence[CellResult]) -> float | None:
     """None where nothing was run that the claim is about."""
+    if claim.metric or claim.epoch:
+        return _recorded(claim.metric or metric, claim.epoch, cell)
     if claim.statistic == "value":
         return cell.mean
     trials = [t for t in cell.trials if all(getattr(t.config, key) in values for key, values in claim.where.items())]
@@ -84,11 +88,19 @@ def _statistic(claim: Claim, cell: CellResult, cells: Sequence[CellResult], lowe
         return None
     values = [t.value for t in trials if t.works]
     if claim.statistic == "best":
-        return (min if lower else max)(values, default=math.nan)
+        return (min if lower_is_better(metric) else max)(values, default=math.nan)
     if claim.statistic == "mean":
         return statistics.fmean(values + [0.0] * (len(trials) - len(values)))
     usable = usable_trials(trials, cells)
     return float(len(usable)) if claim.statistic == "usable" else max((t.config.lr for t in usable), default=0.0)
+
+
+def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
+    """The mean over the chosen runs after an epoch, or after the last."""
+    curves = [trial.curve(metric) for trial in cell.chosen if trial.works]
+    if not curves or min(map(len, curves)) < max(epoch, 1):
+        return math.nan
+    return statistics.fmean(curve[epoch - 1] for curve in curves)
 
 
 def usable_trials(trials: Sequence[Trial], cells: Sequence[CellResult]) -> list[Trial]:

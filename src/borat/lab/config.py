@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import tomllib
 import types
 import typing
@@ -89,8 +90,10 @@ class RunConfig:
                 raise ValueError(f"{name} must be less than 1, got {getattr(self, name)}")
         if self.label_noise > 1.0:
             raise ValueError(f"label_noise must be at most 1, got {self.label_noise}")
-        if self.radius is not None and not self.radius > 0.0:
+        if self.radius is not None and not 0.0 < self.radius < math.inf:
             raise ValueError(f"radius must be positive or none, got {self.radius}")
+        if self.weight_decay == math.inf:
+            raise ValueError(f"weight_decay must be finite, got {self.weight_decay}")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:

@@ -146,6 +146,10 @@ def _claim(values: Mapping[str, Any]) -> Claim:
     order = tuple((group,) if isinstance(group, str) else tuple(group) for group in values.get("order", []))
     claim = _build(Claim, "claims", {**values, "order": order})
     pick("statistic", claim.statistic, STATISTICS)
+    if claim.metric:
+        pick("metric", claim.metric, METRICS)
+    if claim.epoch < 0 or ((claim.epoch or claim.metric) and claim.statistic != "value"):
+        raise ValueError(f"the claim {claim.text!r} needs the statistic value and an epoch from 1 on")
     if not (len(order) > 1 or (claim.methods and (claim.at_least is not None or claim.at_most is not None))):
         raise ValueError(f"the claim {claim.text!r} needs an order, or methods and a bound")
     return claim

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 import os
 import pickle
 import sys
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from borat.lab.config import RunConfig
 from borat.lab.locks import exclusive
-from borat.lab.store import Run, write_atomically
+from borat.lab.store import Run, without_nan, write_json
 
 if TYPE_CHECKING:
     from borat.lab.execution import Execution
@@ -121,22 +122,20 @@ class FunctionJob:
     def __call__(self) -> None:
         function = pickle.loads(self.function)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._write("settings.json", self.settings)
+        write_json(self.folder / "settings.json", self.settings)
         own = {"folder": self.folder} if "folder" in inspect.signature(function).parameters else {}
-        self._write("result.json", _numbers(function(**self.settings, **own)))
+        write_json(self.folder / "result.json", without_nan(_numbers(function(**self.settings, **own))))
 
     def outcome(self) -> Outcome | None:
         path = self.folder / "result.json"
         if not path.is_file():
             return None
-        return Outcome(self.settings, self.folder, "finished", json.loads(path.read_text(encoding="utf-8")))
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        result = {name: math.nan if number is None else number for name, number in stored.items()}
+        return Outcome(self.settings, self.folder, "finished", result)
 
     def progress(self) -> tuple[int, float | None]:
         return 0, None
-
-    def _write(self, name: str, values: Mapping[str, Any]) -> None:
-        text = json.dumps(values, indent=1)
-        write_atomically(self.folder / name, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def pack(function: Callable[..., Any]) -> bytes:

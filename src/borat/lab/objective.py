@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,22 +13,40 @@ from borat.lab.config import RunConfig
 from borat.lab.data import Description
 
 
+class Count(NamedTuple):
+    """Right answers beside all answers."""
+
+    correct: int
+    answers: int
+    among_five: int = 0
+    """Where it is of interest: how often the right answer is one of the first five."""
+
+
 @dataclass(frozen=True)
 class Objective:
-    """A loss whose smallest possible value is zero, and the number of right answers beside that of all answers."""
+    """A loss whose smallest possible value is zero, and what else is measured."""
 
     loss: nn.Module
+    measures: tuple[str, ...] = ("loss", "accuracy")
 
-    def count(self, scores: Tensor, labels: Tensor) -> tuple[int, int]:
-        return int((scores.argmax(1) == labels).sum()), len(labels)
+    def count(self, scores: Tensor, labels: Tensor) -> Count:
+        return Count(int((scores.argmax(1) == labels).sum()), len(labels))
+
+
+class TopFiveObjective(Objective):
+    """A loss that asks for no more than the right class among the first five."""
+
+    def count(self, scores: Tensor, labels: Tensor) -> Count:
+        first = scores.topk(min(5, scores.shape[1]), dim=1).indices
+        return super().count(scores, labels)._replace(among_five=int((first == labels[:, None]).sum()))
 
 
 class BitsObjective(Objective):
     """Answers that are sequences of bits; a label of -1 is not scored."""
 
-    def count(self, scores: Tensor, labels: Tensor) -> tuple[int, int]:
+    def count(self, scores: Tensor, labels: Tensor) -> Count:
         scored = labels >= 0
-        return int((((scores > 0) == labels.bool()) & scored).sum()), int(scored.sum())
+        return Count(int((((scores > 0) == labels.bool()) & scored).sum()), int(scored.sum()))
 
 
 class SequenceLoss(nn.Module):
@@ -46,4 +65,6 @@ def make_objective(config: RunConfig, description: Description) -> Objective:
         return BitsObjective(SequenceLoss())
     if description.num_classes < 2:
         raise ValueError(f"data must be a classification problem, got {description.name}")
+    if config.loss == "top5":
+        return TopFiveObjective(make_loss(config), (*Objective.measures, "top5_accuracy"))
     return Objective(make_loss(config))

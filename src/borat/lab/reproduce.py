@@ -50,13 +50,17 @@ class Trial:
     """What the table shows."""
     seconds: float = 0.0
     """Of training."""
-    curve: tuple[float, ...] = ()
-    """The value after each epoch, where it is measured then."""
+    epochs: tuple[Mapping[str, Any], ...] = ()
+    """The records of all epochs."""
     error: str = ""
 
     @property
     def works(self) -> bool:
         return self.status == "finished" and math.isfinite(self.value) and math.isfinite(self.score)
+
+    def curve(self, metric: str) -> list[float]:
+        """A measurement after each epoch, where it is made then."""
+        return [in_unit(metric, epoch[metric]) for epoch in self.epochs if metric in epoch]
 
 
 @dataclass(frozen=True)
@@ -255,7 +259,7 @@ def read_run(config: RunConfig, folder: Path, metric: str, select_on: str) -> Tr
         score=in_unit(select_on, last[select_on]),
         value=in_unit(metric, last[metric]),
         seconds=sum(epoch["seconds"] for epoch in metrics.epochs),
-        curve=tuple(in_unit(metric, epoch[metric]) for epoch in metrics.epochs if metric in epoch),
+        epochs=tuple(metrics.epochs),
     )
 
 

@@ -149,7 +149,7 @@ def _curves(result: Result) -> Table:
     """The chosen runs' value along the way."""
     rows: list[tuple[str, ...]] = []
     for cell in result.cells:
-        curve = cell.chosen[0].curve if cell.chosen else ()
+        curve = cell.chosen[0].curve(result.spec.metric) if cell.chosen else []
         places = [max(math.ceil(len(curve) * part / 4) - 1, 0) for part in (1, 2, 3, 4)]
         texts = [value_text(result.spec.metric, curve[place]) if curve else DASH for place in places]
         rows.append((cell.cell.method, cell.cell.column, *texts))

@@ -13,7 +13,9 @@ from borat.lab.config import RunConfig
 KINDS = ("table", "grid", "curves", "runtime")
 SCALES = ("full", "mini")
 STATISTICS = ("value", "best", "mean", "usable", "largest_lr")
-METRICS = tuple(f"{split}_{name}" for split in ("train", "validation", "test") for name in ("accuracy", "loss"))
+METRICS = tuple(
+    f"{split}_{name}" for split in ("train", "validation", "test") for name in ("accuracy", "loss", "top5_accuracy")
+)
 KEYS = tuple(f.name for f in dataclasses.fields(RunConfig))
 
 
@@ -66,6 +68,9 @@ class Claim:
     Each group of methods in ``order`` must be at least as good as the next, that is its worst as the other's best, by
     ``margin`` (accuracies in percentage points) or ``factor``; without these, the first must be better than the last.
     Or each method must reach ``at_least`` or ``at_most``.
+
+    A claim about another ``metric`` than the table's, or about an earlier ``epoch`` than the last, takes the value from
+    the record of that epoch, counted from 1.
     """
 
     text: str
@@ -80,6 +85,8 @@ class Claim:
     at_most: float | None = None
     scale: str = ""
     """The only scale at which it can be checked, if there is one."""
+    metric: str = ""
+    epoch: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:

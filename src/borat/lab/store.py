@@ -11,10 +11,11 @@ Every file is written under another name and then renamed.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -57,9 +58,9 @@ class Run:
             raise ValueError(f"{path} is not empty and holds no run")
         else:
             path.mkdir(parents=True, exist_ok=True)
-            run._write_json("config.json", config.as_dict())
+            write_json(path / "config.json", config.as_dict())
         if not (path / "environment.json").is_file():  # also where a kill came between the two
-            run._write_json("environment.json", environment)
+            write_json(path / "environment.json", environment)
         run._check_data(environment.get("data", {}))
         return run
 
@@ -90,10 +91,15 @@ class Run:
 
     @property
     def metrics(self) -> Metrics:
-        return Metrics(**self._read_json("metrics.json")) if (self.path / "metrics.json").is_file() else Metrics()
+        if not (self.path / "metrics.json").is_file():
+            return Metrics()
+        metrics = Metrics(**self._read_json("metrics.json"))
+        metrics.epochs = [_with_nan(record) for record in metrics.epochs]
+        metrics.result = _with_nan(metrics.result)
+        return metrics
 
     def write_metrics(self, metrics: Metrics) -> None:
-        self._write_json("metrics.json", vars(metrics))
+        write_json(self.path / "metrics.json", without_nan(vars(metrics)))
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Write a checkpoint."""
@@ -123,9 +129,25 @@ class Run:
             raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}")
         return values
 
-    def _write_json(self, name: str, values: dict[str, Any]) -> None:
-        text = json.dumps(values, indent=1, sort_keys=True)
-        write_atomically(self.path / name, lambda path: path.write_text(text, encoding="utf-8"))
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    text = json.dumps(values, indent=1, sort_keys=True)
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def without_nan(value: Any) -> Any:
+    """The same with None for each number that is not finite, since JSON has none."""
+    if isinstance(value, Mapping):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
+    """Loss and accuracy are always measured: where one is null, it was not finite."""
+    measured = ("_loss", "_accuracy")
+    return {key: math.nan if value is None and key.endswith(measured) else value for key, value in record.items()}
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from lightning.fabric import Fabric
@@ -29,7 +29,7 @@ from borat.lab.events import Events
 from borat.lab.execution import Execution, State, sum_over_processes
 from borat.lab.locks import exclusive
 from borat.lab.models import make_model
-from borat.lab.objective import make_objective
+from borat.lab.objective import Count, make_objective
 from borat.lab.store import Metrics, Run
 from borat.optimizer import BORAT
 
@@ -48,30 +48,36 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
 class Tally:
     """Sums over the batches of an epoch, part of the checkpoint."""
 
+    _COUNTS: ClassVar = ("examples", "correct", "answers", "among_five")
     loss: float = 0.0
     examples: int = 0
     correct: int = 0
     answers: int = 0
+    among_five: int = 0
     seconds: float = 0.0
     step_sizes: float = 0.0
     steps: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
 
-    def add(self, loss: float, examples: int, correct: int, answers: int) -> None:
+    def add(self, loss: float, examples: int, count: Count) -> None:
         self.loss += loss * examples
         self.examples += examples
-        self.correct += correct
-        self.answers += answers
+        self.correct += count.correct
+        self.answers += count.answers
+        self.among_five += count.among_five
 
     def over_processes(self, fabric: Fabric) -> Tally:
         """The same with the sums of all processes."""
-        loss, examples, correct, answers = sum_over_processes(
-            fabric, self.loss, self.examples, self.correct, self.answers
-        )
-        return replace(self, loss=loss, examples=int(examples), correct=int(correct), answers=int(answers))
+        loss, *counts = sum_over_processes(fabric, self.loss, *(getattr(self, name) for name in self._COUNTS))
+        whole: dict[str, Any] = {name: int(count) for name, count in zip(self._COUNTS, counts, strict=True)}
+        return replace(self, loss=loss, **whole)
 
     def means(self) -> dict[str, float]:
-        return {"loss": self.loss / max(self.examples, 1), "accuracy": self.correct / max(self.answers, 1)}
+        return {
+            "loss": self.loss / max(self.examples, 1),
+            "accuracy": self.correct / max(self.answers, 1),
+            "top5_accuracy": self.among_five / max(self.answers, 1),
+        }
 
 
 @dataclass
@@ -148,7 +154,7 @@ class Training:
         start = time.perf_counter()
         for batch in self._batches("train", start=self.position.batch):
             scores, loss = self._forward(batch)
-            self.tally.add(loss.item(), len(batch.labels), *self.objective.count(scores, batch.labels))
+            self.tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
             if any(sum_over_processes(self.fabric, self._is_lost(loss))):
                 return
             self.optimizer.zero_grad()
@@ -206,7 +212,7 @@ class Training:
     def _finish_epoch(self) -> None:
         tally = self.tally
         record: dict[str, Any] = {"epoch": self.position.epoch, "seconds": tally.seconds}
-        record |= {f"train_{name}": value for name, value in tally.over_processes(self.fabric).means().items()}
+        record |= self._means("train", tally)
         record["lr"] = float(self.optimizer.param_groups[0]["lr"])
         record["step_size"] = tally.step_sizes / tally.steps if tally.steps else None
         record["kinds"] = dict(Counter(tally.kinds).most_common())
@@ -236,8 +242,12 @@ class Training:
         with evaluating(self.optimizer):
             for batch in self._batches(split):
                 scores, loss = self._forward(batch)
-                tally.add(loss.item(), len(batch.labels), *self.objective.count(scores, batch.labels))
-        return {f"{split}_{name}": value for name, value in tally.over_processes(self.fabric).means().items()}
+                tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
+        return self._means(split, tally)
+
+    def _means(self, split: str, tally: Tally) -> dict[str, float]:
+        means = tally.over_processes(self.fabric).means()
+        return {f"{split}_{name}": means[name] for name in self.objective.measures}
 
     # Checkpoints
 
