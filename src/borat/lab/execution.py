@@ -5,6 +5,7 @@ None of it belongs to the configuration of a run, since none of it should change
 
 from __future__ import annotations
 
+import atexit
 import logging
 import warnings
 from collections.abc import Iterator
@@ -79,12 +80,20 @@ class Execution:
             except (RuntimeError, ValueError) as error:
                 raise ValueError(f"devices={self.devices}, accelerator={self.accelerator!r}: {error}") from error
             fabric.launch()
+        if dist.is_initialized():
+            atexit.register(_leave_processes)
         return fabric
 
     def _strategy(self) -> Strategy | str:
         if self.strategy == "fsdp":
             return ModelParallelStrategy(_shard, data_parallel_size=self.devices, tensor_parallel_size=1)
         return DDPStrategy() if self.strategy == "ddp" or self.devices > 1 else "auto"
+
+
+def _leave_processes() -> None:
+    """End gloo's threads before the interpreter does: one that is still alive then would abort the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
