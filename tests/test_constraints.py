@@ -113,6 +113,15 @@ def test_sums_are_right_far_from_the_set(constraint, offset):
     assert w.sum() == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("constraint", [Simplex(1.0), L1Ball(1.0)], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [4e13, 3e20, 1e38])
+def test_nothing_is_lost_very_far_from_the_set(constraint, dtype, size):
+    w = torch.tensor([size, 1.0, 0.0, size], dtype=dtype)
+    constraint(w)
+    assert w.tolist() == [0.5, 0.0, 0.0, 0.5]
+
+
 def test_l1_ball_is_sparse():
     params = parameters(1.0)
     L1Ball(0.5)(params)
@@ -131,6 +140,9 @@ def test_large_l1_projection_equals_the_sorting_method():
 
 def test_l2_ball_of_complex_parameters():
     w = torch.tensor([3.0 + 4.0j])
+    L2Ball(1.0)([w])
+    torch.testing.assert_close(w, torch.tensor([0.6 + 0.8j]))
+    w = torch.tensor([3e30 + 4e30j])
     L2Ball(1.0)([w])
     torch.testing.assert_close(w, torch.tensor([0.6 + 0.8j]))
 

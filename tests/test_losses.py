@@ -106,6 +106,22 @@ def test_large_scores(size, dtype):
             assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    "loss", [TopKCrossEntropyLoss(1), TopKCrossEntropyLoss(2), MultiClassHingeLoss(), SmoothHingeLoss()]
+)
+def test_classes_can_be_ruled_out(loss):
+    """With a score of minus infinity; also all but the true one."""
+    impossible = -torch.inf
+    scores = torch.tensor([[0.0, 3.0, impossible, impossible], [2.0, impossible, impossible, impossible]])
+    scores.requires_grad_()
+    value = loss(scores, torch.tensor([0, 0]))
+    (gradient,) = torch.autograd.grad(value, scores)
+    assert value.isfinite()
+    assert gradient[0].isfinite().all()
+    assert (gradient[1] == 0.0).all()
+    assert (gradient[:, 2:] == 0.0).all()
+
+
 @pytest.mark.parametrize("loss", [TopKCrossEntropyLoss(2), MultiClassHingeLoss(), SmoothHingeLoss()])
 def test_bfloat16(loss):
     scores = torch.randn(4, 5).bfloat16()

@@ -76,6 +76,17 @@ def test_half_precision_is_float32_up_to_rounding(bundle_size, dtype):
     torch.testing.assert_close(params[0].float(), params[1].detach(), rtol=0, atol=0.03)
 
 
+def test_large_float16_gradients_with_steps_of_different_sizes():
+    p = nn.Parameter(torch.zeros(2, dtype=torch.float16))
+    optimizer = BORAT([p], 1e-4, 3)
+    for gradient, loss in (([100.0, 0.0], 1e-2), ([0.0, 2000.0], 160.0)):
+        p.grad = torch.tensor(gradient, dtype=torch.float16)
+        optimizer.step(loss=loss)
+    alpha = optimizer.last_step.alpha
+    expected = -1.9e-4 * torch.tensor([100.0 * alpha[0], 2000.0 * alpha[1]])  # the step, and 0.9 of it as momentum
+    torch.testing.assert_close(p.detach().float(), expected.float(), rtol=1e-2, atol=1e-6)
+
+
 class Normalised(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3))

@@ -13,6 +13,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -24,7 +25,7 @@ from borat.lab.cli.watch import live_table, watching
 from borat.lab.config import RunConfig
 from borat.lab.engines import Ended, make_engine
 from borat.lab.engines.local import LocalEngine
-from borat.lab.grid import Spec, expand
+from borat.lab.grid import Spec, combinations, expand
 from borat.lab.jobs import Outcome, TrainingJob, digest, fingerprint
 from borat.lab.locks import InUseError, exclusive, lock_of
 from borat.lab.store import Run, find_runs
@@ -33,6 +34,7 @@ from borat.lab.train import train
 
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
 FLAGS = "--epochs 5 --train-limit 600 --batch-size 8 --dropout 0.2 --lr 0.1,1 --optimizer alig,borat --bundle-size 3"
+FACTOR = 1
 CONFIGS = expand(BASE, {"lr": [0.1, 1.0]}, [{"optimizer": "alig"}, {"optimizer": "borat"}])
 
 
@@ -113,6 +115,12 @@ def test_every_combination_once_and_in_order():
         (method, radius, lr) for method in ("SGD", "BORAT3") for radius in (None, 50.0) for lr in (0.1, 1.0)
     ]
     assert expand({"seed": 3}, {}) == [RunConfig(seed=3)]
+
+
+def test_arrays_are_lists():
+    points = list(combinations({"lr": np.logspace(-2, 0, 3), "n": [np.float32(1.0), 2]}))
+    assert points[:2] == [{"lr": 0.01, "n": 1.0}, {"lr": 0.01, "n": 2}]
+    assert {type(point["lr"]) for point in points} == {float}
 
 
 def test_what_has_no_effect_makes_no_difference():
@@ -308,6 +316,41 @@ def test_another_function_has_results_of_its_own():
     others = (tripled, lambda x: {"y": 2 * x}, lambda x: {"z": 2 * x}, partial(doubled, x=1), partial(doubled, x=2))
     names = {digest({"x": 1}, fingerprint(function)) for function in (doubled, *others)}
     assert len(names) == 1 + len(others)
+
+
+class Scale:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, x):
+        return {"y": self.by * x}
+
+    def method(self, x):
+        return {"y": self.by * x}
+
+
+def test_what_a_function_uses_is_part_of_it(monkeypatch):
+    def made(default=1, listed=(1,), inner=lambda x: x):
+        def function(x, y=default, *, z=default):
+            return {"r": inner(x) * y * z * listed[0] * FACTOR}
+
+        return function
+
+    def of_module(code):
+        space = {"__name__": "somewhere"}
+        exec(code, space)
+        return space["f"]
+
+    assert fingerprint(made()) == fingerprint(made())
+    assert fingerprint(Scale(1).method) == fingerprint(Scale(1).method)
+    functions = [made(), made(default=2), made(listed=[1]), made(listed=[2]), made(inner=lambda x: -x)]
+    functions += [Scale(1), Scale(5), Scale(1).method, Scale(5).method, partial(made(), 1), partial(made(), [1])]
+    functions += [of_module(f"g = lambda x: x + {n}\ndef f(x): return g(f(x))") for n in (1, 2)]
+    prints = [fingerprint(function) for function in (*functions, torch.sin, torch.cos)]
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2)
+    prints.append(fingerprint(made()))
+    assert len(set(prints)) == len(prints)
+    assert fingerprint(of_module("def f(x): return x")) == fingerprint(of_module("# moved\n\ndef f(x): return x"))
 
 
 def test_own_function_at_a_prompt(tmp_path):

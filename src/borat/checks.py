@@ -33,6 +33,8 @@ def check_lr(lr: Any, bundle_size: int) -> None:
     """A learning rate is infinite where it caps nothing, which only a bundle of two allows."""
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"lr must be a number or a tensor with one element, got a tensor of shape {tuple(lr.shape)}")
+    if isinstance(lr, Tensor) and lr.is_complex():
+        raise ValueError(f"lr must be a real number, got {lr!r}")
     if not is_number(float(lr) if isinstance(lr, Tensor) else lr) or lr < 0.0:
         raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
     if math.isinf(lr) and bundle_size != 2:

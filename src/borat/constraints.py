@@ -72,9 +72,9 @@ class L1Ball(Projection):
     def _project(self, tensors: list[Tensor]) -> None:
         if _over_all(torch.abs, tensors) <= self.radius:
             return
-        threshold = _threshold(tensors, self.radius, start=0.0, magnitude=torch.abs)
+        excess = _excess(tensors, self.radius, torch.abs)
         for w in _local(tensors):
-            w.copy_(w.sgn() * (w.abs().to(_precise(w)) - threshold).clamp_(min=0.0))
+            w.copy_(w.sgn() * excess(w))
 
 
 @dataclass(frozen=True)
@@ -114,30 +114,30 @@ class Simplex(Projection):
 
     def _project(self, tensors: list[Tensor]) -> None:
         _refuse_complex(tensors, "Simplex")
-        largest = _over_all(_largest, tensors, largest=True)
-        threshold = _threshold(tensors, self.total, start=largest - self.total, magnitude=_identity)
+        excess = _excess(tensors, self.total, _identity)
         for w in _local(tensors):
-            w.copy_((w.to(_precise(w)) - threshold).clamp_(min=0.0))
+            w.copy_(excess(w))
 
 
-def _threshold(tensors: list[Tensor], total: float, start: float, magnitude: Callable[[Tensor], Tensor]) -> float:
-    """The ``t`` with ``sum of max(magnitude - t, 0) = total``, from a start where the sum is at least ``total``.
+def _excess(tensors: list[Tensor], total: float, magnitude: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """``max(magnitude - t, 0)`` with the ``t`` for which its sum over all tensors is ``total``.
 
     Newton's method on a convex, decreasing, piecewise linear function: it climbs to the root in finitely many passes,
-    without the copy and the sorting that the textbook method needs.
+    without the copy and the sorting that the textbook method needs. The start is where the largest element alone comes
+    to the total. All is measured from that element, since the threshold is near it: far from the set, the difference
+    of two large numbers would have no digits left.
     """
+    largest = _over_all(lambda w: _largest(magnitude(w)), tensors, largest=True)
+    threshold = -total
 
     def excess(w: Tensor) -> Tensor:
-        return (magnitude(w).to(_precise(w)) - threshold).clamp_(min=0.0)
+        return (magnitude(w).to(_precise(w)) - largest - threshold).clamp_(min=0.0)
 
-    def is_above(w: Tensor) -> Tensor:
-        return magnitude(w) > threshold
-
-    threshold = start
     while True:
-        new = threshold + (_over_all(excess, tensors) - total) / max(_over_all(is_above, tensors), 1.0)
+        above = _over_all(lambda w: excess(w) > 0.0, tensors)
+        new = threshold + (_over_all(excess, tensors) - total) / max(above, 1.0)
         if not new > threshold:
-            return threshold
+            return excess
         threshold = new
 
 
@@ -172,7 +172,7 @@ def _largest(w: Tensor) -> Tensor:
 
 
 def _squared_norm(w: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(w, dtype=None if w.is_complex() else _precise(w))
+    norm: Tensor = torch.linalg.vector_norm(w, dtype=_precise(w).to_complex() if w.is_complex() else _precise(w))
     return norm.square()
 
 

@@ -90,6 +90,7 @@ class IncrementalDual:
         self._alpha = np.zeros(0)
         self._enumeration = Enumeration(capacity) if capacity <= ENUMERATION_LIMIT else None
 
+    @np.errstate(over="ignore", invalid="ignore")  # of supports that are no solution, where numbers are extreme
     def add(self, row: Array, offset: float) -> Array:
         """Append a piece, given ``Q[n, :n+1]`` and ``b[n]``, and return the weights of all pieces so far."""
         n = len(self._alpha)

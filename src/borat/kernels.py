@@ -59,9 +59,9 @@ def _load() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(str(folder / "_kernels.so"))
         compiled_from = ctypes.c_uint32.in_dll(library, "borat_sources").value
+        sources = b"".join((folder / name).read_bytes() for name in ("kernels.c", "kernels_of_real.h"))
     except (OSError, ValueError):
         return None
-    sources = b"".join((folder / name).read_bytes() for name in ("kernels.c", "kernels_of_real.h"))
     return library if compiled_from == zlib.crc32(sources) else None
 
 
@@ -72,7 +72,7 @@ def _parallel() -> int | None:
 
 
 _library = _load()
-_gomp_parallel = _parallel()
+_gomp_parallel = _parallel() if _library else None
 
 
 def are_there() -> bool:

@@ -70,7 +70,8 @@ class SmoothHingeLoss(MultiClassHingeLoss):
     """
 
     def _losses(self, leads: Tensor, scores: Tensor) -> Tensor:
-        smooth = (scores.detach().softmax(1) * leads).sum(1)
+        weights = scores.detach().softmax(1)
+        smooth = (weights * leads.masked_fill(weights == 0.0, 0.0)).sum(1)  # a class that is ruled out has -inf
         return torch.where(smooth < 0.0, super()._losses(leads, scores), smooth)
 
 
@@ -104,7 +105,9 @@ class TopKCrossEntropyLoss(torch.nn.Module):
         rivals = scores.scatter(1, truth, -torch.inf)
         if self.k > 1:
             rivals = rivals.scatter(1, rivals.topk(self.k - 1, dim=1).indices, -torch.inf)
-        lead = rivals.logsumexp(1) - scores.gather(1, truth).squeeze(1)
+        without = rivals.amax(1) == -torch.inf  # all others are ruled out; logsumexp would have no gradient
+        total = rivals.masked_fill(without.unsqueeze(1), 0.0).logsumexp(1).masked_fill(without, -torch.inf)
+        lead = total - scores.gather(1, truth).squeeze(1)
         # log(1 + exp(lead)), exact at both ends; the default threshold of 20 is coarse in float64
         return _reduce(torch.nn.functional.softplus(lead, threshold=40.0), self.reduction)
 

@@ -273,7 +273,7 @@ class BORAT(Optimizer):
         if not (math.isfinite(value) and np.isfinite(products).all() and bundle.can_hold(products)):
             self._drop(value)
             return False
-        if value < bundle.ledger["lower_bound"]:
+        if value < bundle.ledger["lower_bound"] and self.bundle_size > 1:  # alone, a linear piece has no bound
             self._warn_once(
                 "lower_bound",
                 f"the loss {value:g} is below lower_bound={bundle.ledger['lower_bound']:g}. Such a batch makes no step "

@@ -107,10 +107,11 @@ def weighted_sum(terms: Sequence[Term]) -> Term:
     A single term is returned as it is, and a common factor is left for later: both save a pass.
     """
     step, total = terms[0]
-    largest = max(abs(coefficient) for coefficient, _ in terms)
-    if len(terms) > 1 and largest > 1e3 * abs(step):  # a ratio so large could overflow a half-precision sum
-        torch._foreach_mul_(total, step / largest)
-        step = largest
+    size = sum(abs(coefficient) for coefficient, _ in terms)
+    ratio = 1.0 if total[0].dtype == torch.float16 else 1e3
+    if len(terms) > 1 and size > ratio * abs(step):  # the sum could overflow: take a mean instead
+        torch._foreach_mul_(total, step / size)
+        step = size
     for coefficient, x in terms[1:]:
         torch._foreach_add_(total, x, alpha=coefficient / step)
     return step, total

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import math
 import os
 import pickle
 import sys
@@ -15,12 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from borat.lab.config import RunConfig
 from borat.lab.locks import exclusive
-from borat.lab.store import Run, without_nan, write_json
+from borat.lab.store import Run, write_json
 
 if TYPE_CHECKING:
     from borat.lab.execution import Execution
@@ -124,15 +123,13 @@ class FunctionJob:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / "settings.json", self.settings)
         own = {"folder": self.folder} if "folder" in inspect.signature(function).parameters else {}
-        write_json(self.folder / "result.json", without_nan(_numbers(function(**self.settings, **own))))
+        write_json(self.folder / "result.json", _numbers(function(**self.settings, **own)))
 
     def outcome(self) -> Outcome | None:
         path = self.folder / "result.json"
         if not path.is_file():
             return None
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        result = {name: math.nan if number is None else number for name, number in stored.items()}
-        return Outcome(self.settings, self.folder, "finished", result)
+        return Outcome(self.settings, self.folder, "finished", json.loads(path.read_text(encoding="utf-8")))
 
     def progress(self) -> tuple[int, float | None]:
         return 0, None
@@ -183,17 +180,56 @@ def _output_kept(log: Path) -> Iterator[None]:
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """What tells a function from another, and from itself before a change: its name, its code, and what it encloses.
+    """What tells a function from another, and from itself before a change.
 
-    Functions that it calls are not looked at.
+    That is its name, its code, its defaults and the values that it uses from around it, functions of the same module
+    included. Libraries are not looked at, nor is what objects other than plain values and functions hold.
     """
-    if isinstance(function, partial):
-        return f"{fingerprint(function.func)} {function.args!r} {sorted(function.keywords.items())!r}"
-    code = getattr(function, "__code__", None)
-    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    enclosed = [value for value in cells if isinstance(value, bool | int | float | str)]
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-    return f"{name} {_instructions(code) if code else ''} {enclosed!r}"
+    inner = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    return _describe(function, getattr(inner, "__module__", None), set())
+
+
+def _describe(value: Any, module: str | None, seen: set[int]) -> str:
+    """A text that changes with the value; of what is not understood, only the type."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if id(value) in seen:
+        return "again"
+    seen.add(id(value))
+    describe = partial(_describe, module=module, seen=seen)
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({', '.join(map(describe, value))})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{describe(key)}: {describe(item)}' for key, item in value.items())}}}"
+    if isinstance(value, partial):
+        return f"partial({describe(value.func)}, {describe(value.args)}, {describe(value.keywords)})"
+    if isinstance(value, MethodType):
+        return f"{describe(value.__func__)} of {describe(value.__self__)}"
+    if isinstance(value, FunctionType):
+        return _describe_function(value, describe) if value.__module__ == module else _name(value)
+    if hasattr(value, "__qualname__"):
+        return _name(value)
+    if type(value).__module__ == module:  # an object of the user's own, which may be what is called
+        called, held = type(value).__dict__.get("__call__"), getattr(value, "__dict__", {})
+        return f"{_name(type(value))} {describe(called)} {describe(held)}"
+    return _name(type(value))
+
+
+def _describe_function(function: FunctionType, describe: Callable[[Any], str]) -> str:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    around = [function.__globals__.get(name) for name in sorted(_names(function.__code__))]
+    outside = [function.__defaults__, function.__kwdefaults__, cells, around]
+    return f"{_name(function)} {_instructions(function.__code__)} {', '.join(map(describe, outside))}"
+
+
+def _name(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def _names(code: CodeType) -> set[str]:
+    return set(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _instructions(code: CodeType) -> str:

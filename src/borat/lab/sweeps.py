@@ -143,7 +143,8 @@ def sweep(
             parameter named ``folder`` receives a folder for its checkpoints, the same when the sweep is repeated.
         grid: a list of values for each keyword, or a list of settings.
         folder: where results are kept, each in a folder named by its settings and the function. Those that are there
-            are not computed again, unless the source of the function has changed; calls that failed are.
+            are not computed again, unless the function has changed, or a plain value or function of its module that
+            it uses; calls that failed are.
         workers: processes; the number of cores without it.
         engine: where to run instead, for example a ``RayEngine``.
         watch: called twice a second with the sweep's ``Progress``; ``print`` will do.
