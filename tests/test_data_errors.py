@@ -118,6 +118,10 @@ def test_files_in_the_hubs_own_folders(tmp_path):
         path = tmp_path / "cropped_digits" / f"{split}-00000-of-00001.parquet"
         write_images(path, random_images(20, (3, 32, 32)), "image", {"label": [1] * 20})
     assert read(tmp_path, "svhn").description.sizes["train"] == 35
+    for split in ("train", "test"):
+        path = tmp_path / "ten" / "plain_text" / f"{split}-00000-of-00001.parquet"
+        write_images(path, random_images(20, (3, 32, 32)), "img", {"label": [1] * 20})
+    assert read(tmp_path / "ten", "cifar10").description.sizes["train"] == 15
 
 
 def test_missing_extra_file(tmp_path):
@@ -125,6 +129,13 @@ def test_missing_extra_file(tmp_path):
         write_images(tmp_path / f"{split}.parquet", random_images(20, (3, 32, 32)), "image", {"label": [1] * 20})
     with pytest.raises(MissingDataError, match=r"svhn needs extra\*\.parquet"):
         read(tmp_path, "svhn")
+
+
+def test_column_twice(mnist):
+    table = pq.read_table(mnist / "train.parquet")
+    pq.write_table(table.append_column("label", table["label"]), mnist / "train.parquet")
+    with pytest.raises(SchemaError, match=r"train\.parquet has several columns 'label'"):
+        read(mnist)
 
 
 def test_missing_column(mnist):

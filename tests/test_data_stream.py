@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from borat.lab.data import DataError, LabelError, load
-from data_files import encode, write_images
+from data_files import IMAGE, encode, write_images
 
 SIZES = [(40, 60), (50, 40), (32, 32), (64, 33)]
 
@@ -135,6 +137,11 @@ def test_errors_before_training(folder):
             load("imagenet", data_dir=folder, **options)
     _, images = pictures(2)
     path = folder / "data" / "train-00001-of-00002.parquet"
+    write_images(path, images, "image", {"label": [3, 1000]}, names=False)
+    many = pa.array([{"bytes": encode(images[0]), "path": None}] * 2001, type=IMAGE)
+    pq.write_table(pa.table({"image": many, "label": [3] * 2000 + [1000]}), path)
+    with pytest.raises(LabelError, match=rf"{path}: column 'label', row 2000: the label 1000 is not in 0 … 999"):
+        load("imagenet", data_dir=folder)
     write_images(path, images, "image", {"label": [3, 1000]}, names=False)
     with pytest.raises(LabelError, match=rf"{path}: column 'label', row 1: the label 1000 is not in 0 … 999"):
         load("imagenet", data_dir=folder)

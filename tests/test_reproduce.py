@@ -281,7 +281,6 @@ def verdict(claim: Claim, trials: dict[str, dict[float, float]], metric: str = "
     (Claim("", "mean", (("B",), ("A",))), True, {"A": 30, "B": 49.5}),
     (Claim("", "usable", (("A",), ("B",))), True, {"A": 1, "B": 0}),
     (Claim("", "usable", (("B",), ("C",))), False, {"B": 0, "C": 0}),
-    (Claim("", "largest_lr", (("A",), ("B",))), True, {"A": 0.1, "B": 0}),
     (Claim("", "best", (("B",), ("A",)), where={"lr": [1.0]}), True, {"A": math.nan, "B": 49}),
     (Claim("", "best", (("A",), ("B",)), where={"lr": [1.0]}, margin=-99), False, {"A": math.nan, "B": 49}),
     (Claim("", "best", (("A",), ("B",)), where={"lr": [7.0]}), None, {}),

@@ -31,6 +31,7 @@ from borat.lab.locks import InUseError, exclusive, lock_of
 from borat.lab.store import Run, find_runs
 from borat.lab.sweeps import Point, Progress, run_configs
 from borat.lab.train import train
+from processes import count_group, wait_until
 
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
 FLAGS = "--epochs 5 --train-limit 600 --batch-size 8 --dropout 0.2 --lr 0.1,1 --optimizer alig,borat --bundle-size 3"
@@ -65,19 +66,6 @@ def start():
         process.wait()
         if process.stdout:
             process.stdout.close()
-
-
-def wait_until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
-def processes_beside(process: subprocess.Popen) -> int:
-    """How many others a process has started in its group."""
-    groups = subprocess.run(["ps", "-e", "-o", "pgid="], capture_output=True, text=True, check=True).stdout.split()
-    return groups.count(str(process.pid)) - 1
 
 
 def epochs_done(folder: Path) -> list[int]:
@@ -212,7 +200,7 @@ def test_ctrl_c_is_answered_in_one_line(tmp_path, start):
     """Also while workers are only starting: a terminal sends it to them, too."""
     command = [sys.executable, "-m", "borat", "sweep", "--out", str(tmp_path), *FLAGS.split()]
     sweeping = start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    wait_until(lambda: processes_beside(sweeping) > 1)
+    wait_until(lambda: count_group(sweeping) > 2)
     os.killpg(sweeping.pid, signal.SIGINT)
     said, _ = sweeping.communicate(timeout=60)
     assert sweeping.returncode == 130

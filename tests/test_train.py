@@ -20,7 +20,7 @@ from borat.lab.config import RunConfig
 from borat.lab.data import load
 from borat.lab.models import make_model
 from borat.lab.store import Metrics, Run
-from borat.lab.train import Interrupted, train
+from borat.lab.train import Interrupted, Training, train
 
 SMALL = RunConfig(epochs=3, train_limit=400, batch_size=32, dropout=0.2, bundle_size=5, lr=1.0, radius=20.0)
 
@@ -158,6 +158,27 @@ def test_the_top_five_loss_measures_what_it_asks_for(tmp_path):
     assert metrics.result["test_top5_accuracy"] == pytest.approx((above < 5).double().mean().item())
     assert metrics.result["test_accuracy"] < metrics.result["test_top5_accuracy"] < 1.0
     assert metrics.epochs[0]["train_accuracy"] < metrics.epochs[0]["train_top5_accuracy"] < 1.0
+
+
+def test_a_batch_that_is_dropped_is_no_divergence(tmp_path, monkeypatch):
+    forward, calls = Training._forward, []
+
+    def broken(self, batch):
+        scores, loss = forward(self, batch)
+        calls.append(loss)
+        return scores, loss * math.nan if len(calls) == 4 else loss
+
+    monkeypatch.setattr(Training, "_forward", broken)
+    with pytest.warns(UserWarning, match="the batch is dropped"):
+        metrics = train(RunConfig(epochs=2, train_limit=300, batch_size=32), tmp_path / "borat")
+    assert metrics.status == "finished"
+    assert [epoch["dropped_batches"] for epoch in metrics.epochs] == [1, 1]
+    assert all(math.isfinite(epoch["train_loss"]) for epoch in metrics.epochs)
+    calls.clear()
+    assert (
+        train(RunConfig(epochs=2, train_limit=300, batch_size=32, optimizer="sgd"), tmp_path / "sgd").status
+        == "diverged"
+    )
 
 
 @pytest.mark.parametrize("precision", ["64", "bf16-mixed"])

@@ -16,6 +16,7 @@ import torch
 from borat.lab.execution import Execution
 from borat.lab.store import Run
 from borat.lab.train import Interrupted, train
+from processes import count_group, wait_until
 from train_worker import CONFIG, config_of
 
 PAIRS = (
@@ -108,6 +109,16 @@ def test_interrupted_on_two_devices_and_resumed_on_one(tmp_path):
     train(config, folder, execution=Execution(accelerator="cpu"))
     train(config, tmp_path / "alone", execution=Execution(accelerator="cpu", tensorboard=False))
     assert numbers(Run(folder)) == pytest.approx(numbers(Run(tmp_path / "alone")), rel=1e-5, abs=1e-7)
+
+
+def test_no_process_is_left_when_the_first_is_killed_at_the_start(tmp_path):
+    words = ["train", "--devices", "2", "--accelerator", "cpu", "--epochs", "400", "--no-tensorboard", "--out"]
+    command = [sys.executable, "-m", "borat", *words, str(tmp_path)]
+    first = subprocess.Popen(command, start_new_session=True)
+    wait_until(lambda: count_group(first) == 2)
+    first.kill()
+    first.wait()
+    wait_until(lambda: count_group(first) == 0)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")

@@ -91,8 +91,7 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, cells: Sequence[Cell
         return (min if lower_is_better(metric) else max)(values, default=math.nan)
     if claim.statistic == "mean":
         return statistics.fmean(values + [0.0] * (len(trials) - len(values)))
-    usable = usable_trials(trials, cells)
-    return float(len(usable)) if claim.statistic == "usable" else max((t.config.lr for t in usable), default=0.0)
+    return float(len(usable_trials(trials, cells)))
 
 
 def _recorded(metric: str, epoch: int, cell: CellResult) -> float:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +36,9 @@ from torch.optim import Optimizer
 
 from borat.checks import check_count, check_flag
 
+GRACE = 10.0
+"""Seconds that a process may take to end by itself after the one that started it."""
+_FIRST = "BORAT_FIRST_PROCESS"
 STRATEGIES = ("auto", "ddp", "fsdp")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
@@ -79,6 +85,8 @@ class Execution:
                 )
             except (RuntimeError, ValueError) as error:
                 raise ValueError(f"devices={self.devices}, accelerator={self.accelerator!r}: {error}") from error
+            if self.devices > 1:
+                _end_with_first()
             fabric.launch()
         if dist.is_initialized():
             atexit.register(_leave_processes)
@@ -88,6 +96,23 @@ class Execution:
         if self.strategy == "fsdp":
             return ModelParallelStrategy(_shard, data_parallel_size=self.devices, tensor_parallel_size=1)
         return DDPStrategy() if self.strategy == "ddp" or self.devices > 1 else "auto"
+
+
+def _end_with_first() -> None:
+    """Let the processes that Fabric starts end with this one, from which they inherit its number.
+
+    Killed while they start, it would leave them behind: they wait long for it where all meet.
+    """
+    first = int(os.environ.setdefault(_FIRST, str(os.getpid())))
+    if first != os.getpid() and "LOCAL_RANK" in os.environ:
+        threading.Thread(target=_follow, args=(first,), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    time.sleep(GRACE)
+    os._exit(1)
 
 
 def _leave_processes() -> None:

@@ -12,7 +12,7 @@ from borat.lab.config import RunConfig
 
 KINDS = ("table", "grid", "curves", "runtime")
 SCALES = ("full", "mini")
-STATISTICS = ("value", "best", "mean", "usable", "largest_lr")
+STATISTICS = ("value", "best", "mean", "usable")
 METRICS = tuple(
     f"{split}_{name}" for split in ("train", "validation", "test") for name in ("accuracy", "loss", "top5_accuracy")
 )
@@ -62,8 +62,8 @@ class Claim:
     """A sentence of the paper about its results, in a form that can be checked.
 
     The ``statistic`` of a method is its ``value`` in the table; in a grid it is the ``best`` or the ``mean`` over the
-    cells, the number of ``usable`` cells (see :mod:`borat.lab.verdict`), or the ``largest_lr`` of those. ``where``
-    keeps the cells with these values of these keys only. In a mean of accuracies, a run that diverged counts as 0.
+    cells, or the number of ``usable`` cells (see :mod:`borat.lab.verdict`). ``where`` keeps the cells with these values
+    of these keys only. In a mean of accuracies, a run that diverged counts as 0.
 
     Each group of methods in ``order`` must be at least as good as the next, that is its worst as the other's best, by
     ``margin`` (accuracies in percentage points) or ``factor``; without these, the first must be better than the last.

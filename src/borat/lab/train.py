@@ -74,7 +74,7 @@ class Tally:
 
     def means(self) -> dict[str, float]:
         return {
-            "loss": self.loss / max(self.examples, 1),
+            "loss": self.loss / self.examples if self.examples else math.nan,
             "accuracy": self.correct / max(self.answers, 1),
             "top5_accuracy": self.among_five / max(self.answers, 1),
         }
@@ -154,7 +154,8 @@ class Training:
         start = time.perf_counter()
         for batch in self._batches("train", start=self.position.batch):
             scores, loss = self._forward(batch)
-            self.tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
+            if math.isfinite(loss.item()) or self._is_lost(loss):  # or the batch is dropped, as if it had not been
+                self.tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
             if any(sum_over_processes(self.fabric, self._is_lost(loss))):
                 return
             self.optimizer.zero_grad()

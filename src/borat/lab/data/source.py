@@ -70,11 +70,11 @@ def open_split(name: str, hub: Hub, split: str, columns: dict[str, str], folder:
 
 
 def find_files(name: str, hub: Hub, split: str, folder: Path) -> list[Path]:
-    """The parquet files of a split in ``folder``, or in a subfolder named as on the hub, like the data set, or data."""
+    """The parquet files of a split in ``folder``, or in one of the subfolders that the hub keeps them in."""
     if not folder.is_dir():
         raise MissingDataError(f"the folder {folder} does not exist; it should hold {name}'s parquet files")
     pattern = "valid*.parquet" if split == "validation" else f"{split}*.parquet"
-    places = [folder / sub for sub in dict.fromkeys(("", name, "data", hub.config or ""))]
+    places = [folder / sub for sub in dict.fromkeys(("", name, "data", hub.config or "", "plain_text"))]
     for place in places:
         if files := sorted(place.glob(pattern)):
             check_complete(files)
@@ -166,6 +166,8 @@ def check_schema(where: str, schema: Any, columns: dict[str, str]) -> None:
     for column, kind in columns.items():
         if column not in schema.names:
             raise SchemaError(f"{where} has no column {column!r}, only {', '.join(schema.names)}")
+        if schema.names.count(column) > 1:
+            raise SchemaError(f"{where} has several columns {column!r}")
         found = schema.field(column).type
         if not _is_kind(found, kind):
             raise SchemaError(f"{where}: column {column!r} must hold {_KINDS[kind]}, but it holds {found}")

@@ -151,8 +151,10 @@ def _open(split: str, options: Options) -> tuple[Any, int, tuple[str, ...]]:
         paths = find_files("imagenet", HUB, split, options.data_dir)
         size = sum(open_file(path, COLUMNS).rows for path in paths)
         for path in paths:
+            first = 0
             for table in open_file(path, {"label": "integer"}).tables():
-                read_labels(str(path), table, "label", CLASSES)
+                read_labels(str(path), table, "label", CLASSES, first)
+                first += len(table)
         data, origin = stream_files(paths, COLUMNS), tuple(map(str, paths))
     image = library("datasets").Image(decode=False)
     return data.select_columns(list(COLUMNS)).cast_column("image", image), size, origin
