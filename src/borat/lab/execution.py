@@ -36,7 +36,7 @@ from torch.optim import Optimizer
 
 from borat.checks import check_count, check_flag
 
-GRACE = 10.0
+GRACE = 5.0
 """Seconds that a process may take to end by itself after the one that started it."""
 _FIRST = "BORAT_FIRST_PROCESS"
 STRATEGIES = ("auto", "ddp", "fsdp")
