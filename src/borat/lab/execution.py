@@ -116,9 +116,13 @@ def _follow(parent: int) -> None:
 
 
 def _leave_processes() -> None:
-    """End gloo's threads before the interpreter does: one that is still alive then would abort the process."""
+    """End gloo's threads before the interpreter does: one that then gives a tensor back would abort the process.
+
+    Those of FSDP stay, since PyTorch's caches hold on to them; a moment later they have nothing to give back.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
+        time.sleep(0.5)
 
 
 def _shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
