@@ -31,7 +31,7 @@ from borat.lab.locks import InUseError, exclusive, lock_of
 from borat.lab.store import Run, find_runs
 from borat.lab.sweeps import Point, Progress, run_configs
 from borat.lab.train import train
-from processes import count_group, wait_until
+from processes import wait_until
 
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
 FLAGS = "--epochs 5 --train-limit 600 --batch-size 8 --dropout 0.2 --lr 0.1,1 --optimizer alig,borat --bundle-size 3"
@@ -194,18 +194,6 @@ def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start):
     assert len(re.findall(": finished, test accuracy", last.stdout)) == 4 - len(done)
     assert written == {path: path.stat().st_mtime_ns for path in written}
     assert_same_runs(out, uninterrupted)
-
-
-def test_ctrl_c_is_answered_once(tmp_path, start):
-    """Also while workers are only starting: a terminal sends it to them, too."""
-    code = "from borat.lab import sweep\ntry: sweep(lambda x: {'y': x}, {'x': [1, 2]}, workers=2)\n"
-    code += "except KeyboardInterrupt: print('stopped')"
-    command = [sys.executable, "-c", code]
-    sweeping = start(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    wait_until(lambda: count_group(sweeping) > 2)
-    os.killpg(sweeping.pid, signal.SIGINT)
-    said, _ = sweeping.communicate(timeout=60)
-    assert said == "stopped\n"
 
 
 def test_results_that_are_written_elsewhere_are_missed(tmp_path):

@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -86,8 +85,6 @@ def _leashed_pool(workers: int, threads: int, running: Mapping[Future[Any], int]
     context = multiprocessing.get_context("spawn")
     far_end, leash = context.Pipe(duplex=False)
     pool = ProcessPool(workers, initializer=_start_worker, initargs=(threads, far_end), context=context)
-    with _interrupts_blocked():
-        pool.active  # noqa: B018 - starts the processes
     try:
         yield pool
     finally:
@@ -98,23 +95,6 @@ def _leashed_pool(workers: int, threads: int, running: Mapping[Future[Any], int]
             pool.stop()  # type: ignore[no-untyped-call]
             pool.join()
             far_end.close()
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Keep Ctrl-C from processes that are started meanwhile, now or by threads: they are told through the leash.
-
-    They ignore it as soon as they work, but not while they still import, when each would show a traceback.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # multiprocessing would start it with the first process, and unblock all
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker(threads: int, far_end: Connection) -> None:
