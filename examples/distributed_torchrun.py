@@ -46,7 +46,6 @@ def main() -> None:
         accuracy = (model(data.tensors[0]).argmax(1) == data.tensors[1]).float().mean()
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} processes, accuracy on the training data {100 * accuracy:.1f} %")
-    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -408,7 +408,6 @@ def main(rank: int, world: int, names: list[str], folder: Path) -> None:
         except Exception:
             results[name] = traceback.format_exc()
         dist.barrier()
-    dist.barrier()
     dist.destroy_process_group()
     (folder / f"results-{rank}.pickle").write_bytes(pickle.dumps(results))
 
