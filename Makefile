@@ -7,8 +7,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
-# What is used is compiled once, when it is first imported; pip would compile everything, one file after the other.
-export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test docs bench browser clean
 
@@ -37,6 +35,7 @@ browser:
 .venv/ready: pyproject.toml constraints.txt src/borat/kernels.c src/borat/kernels_of_real.h
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true # as pip would, but on all cores
 	touch $@
 
 clean:

@@ -13,26 +13,6 @@ settings.load_profile("borat")
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Files that start many processes, the longest first, so that no worker is left with one of them in the end.
-LONG = [
-    "sweep",
-    "examples",
-    "package",
-    "ray",
-    "train_devices",
-    "lab",
-    "train",
-    "distributed",
-    "reproduce",
-    "optimizer",
-    "data_real",
-]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {f"test_{name}": place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
-
 
 @pytest.fixture(autouse=True)
 def _seed():
