@@ -559,6 +559,16 @@ def test_dropped_batches_are_part_of_the_state():
     assert other.dropped_batches == 1
 
 
+def test_a_single_linear_piece_has_no_bound_to_fall_below():
+    p = torch.nn.Parameter(torch.ones(2))
+    optimizer = BORAT([p], 0.1, 1, momentum=0.0)
+    p.grad = torch.ones(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step(loss=-3.0)
+    torch.testing.assert_close(p.detach(), torch.full((2,), 0.9))
+
+
 @pytest.mark.parametrize("bundle_size", [2, 3, 5])
 def test_loss_below_the_bound_is_warned_of_once_and_never_climbs(bundle_size):
     w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
@@ -728,6 +738,7 @@ def step_without(**arguments):
         (lambda p: BORAT(p, lr=math.nan), "lr must be a number of at least 0, got nan"),
         (lambda p: BORAT(p, lr="fast"), "lr must be a number of at least 0, got 'fast'"),
         (lambda p: BORAT(p, lr=torch.ones(2)), r"lr must be a number or a tensor with one element, got .* \(2,\)"),
+        (lambda p: BORAT(p, lr=torch.tensor(1j)), "lr must be a real number, got tensor"),
         (lambda p: BORAT(p, lr=None), "lr must be finite unless bundle_size is 2, got inf with bundle_size=3"),
         (lambda p: BORAT(p, bundle_size=0), "bundle_size must be an integer of at least 1, got 0"),
         (lambda p: BORAT(p, bundle_size=2.5), r"bundle_size must be an integer of at least 1, got 2\.5"),
