@@ -330,6 +330,21 @@ def test_what_a_function_uses_is_part_of_it(monkeypatch):
     assert fingerprint(of_module("def f(x): return x")) == fingerprint(of_module("# moved\n\ndef f(x): return x"))
 
 
+def test_a_function_is_the_same_in_another_process(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "sizes = [1, [2], {'a': (3,)}]\n"
+        "def g(x, y=(1, 2)): return {'y': x} if x in {'abc', 'def', 'ghi', 'jkl'} else [y, sizes]\n"
+        "def f(x, *, z={'k': [1]}): return [g(x), (lambda u: g(u))(x), z]\n"
+    )
+    code = "import mine; from borat.lab.jobs import fingerprint; print(fingerprint(mine.f))"
+    prints = {
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": seed},
+                       capture_output=True, text=True, check=True).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(prints) == 1
+
+
 def test_own_function_at_a_prompt(tmp_path):
     code = "from borat.lab import sweep\nfactor = 3\n"
     code += "def f(x, y): return {'product': factor * x * y}\n"

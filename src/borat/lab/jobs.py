@@ -188,16 +188,16 @@ def fingerprint(function: Callable[..., Any]) -> str:
     inner = function
     while isinstance(inner, partial):
         inner = inner.func
-    return _describe(function, getattr(inner, "__module__", None), set())
+    return _describe(function, getattr(inner, "__module__", None), {})
 
 
-def _describe(value: Any, module: str | None, seen: set[int]) -> str:
+def _describe(value: Any, module: str | None, seen: dict[int, Any]) -> str:
     """A text that changes with the value; of what is not understood, only the type."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return repr(value)
     if id(value) in seen:
         return "again"
-    seen.add(id(value))
+    seen[id(value)] = value  # kept, or something else could come to have its id
     describe = partial(_describe, module=module, seen=seen)
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({', '.join(map(describe, value))})"
@@ -233,8 +233,13 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _instructions(code: CodeType) -> str:
-    inner = [_instructions(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    inner = [_instructions(c) if isinstance(c, CodeType) else _constant(c) for c in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names!r} {inner!r}"
+
+
+def _constant(value: Any) -> str:
+    """Its text; the order of a set differs from one process to the next."""
+    return f"frozenset({sorted(map(repr, value))})" if isinstance(value, frozenset) else repr(value)
 
 
 def digest(settings: Mapping[str, Any], version: str = "") -> str:
