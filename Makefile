@@ -7,6 +7,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
+unexport PYTHONDONTWRITEBYTECODE # what is imported is compiled once, and what is not, never
 
 .PHONY: demo test docs bench browser clean
 
@@ -35,7 +36,6 @@ browser:
 .venv/ready: pyproject.toml constraints.txt src/borat/kernels.c src/borat/kernels_of_real.h
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
-	@$(BIN)/python -W ignore -m compileall -qq -j 0 .venv/lib || true # as pip would, but on all cores
 	touch $@
 
 clean:

@@ -5,6 +5,7 @@ so that all take the same step.
 """
 
 import argparse
+import time
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} processes, accuracy on the training data {100 * accuracy:.1f} %")
     dist.destroy_process_group()
+    time.sleep(0.5)  # PyTorch aborts if the interpreter ends while a thread of gloo still gives a tensor back
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -409,6 +410,7 @@ def main(rank: int, world: int, names: list[str], folder: Path) -> None:
             results[name] = traceback.format_exc()
         dist.barrier()
     dist.destroy_process_group()
+    time.sleep(0.5)  # PyTorch aborts if the interpreter ends while a thread of gloo still gives a tensor back
     (folder / f"results-{rank}.pickle").write_bytes(pickle.dumps(results))
 
 

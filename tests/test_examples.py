@@ -26,7 +26,9 @@ def run(name, tmp_path):
         pytest.importorskip(package, reason="needs the lab or trainers extra")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(FOLDER / f"{name}.py")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -62,7 +64,8 @@ def test_torchrun_on_two_processes(options):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     example = str(FOLDER / "distributed_torchrun.py")
-    done = subprocess.run([*command, example, *options], capture_output=True, text=True, env=environment, check=False)
+    command += [example, *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     accuracy = re.search(r"2 processes, accuracy on the training data ([\d.]+) %", done.stdout)
     assert float(accuracy[1]) > 95

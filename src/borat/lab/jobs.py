@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from borat.lab.config import RunConfig
 from borat.lab.locks import exclusive
@@ -53,6 +53,9 @@ class Stopped(Exception):  # noqa: N818 - it is no error
 class Job(Protocol):
     """Work that can be sent to another process and leaves its result in a folder."""
 
+    modules: ClassVar[tuple[str, ...]]
+    """What it imports when it begins."""
+
     @property
     def folder(self) -> Path: ...
 
@@ -76,6 +79,8 @@ class Job(Protocol):
 @dataclass(frozen=True)
 class TrainingJob:
     """One run of the lab."""
+
+    modules: ClassVar[tuple[str, ...]] = ("borat.lab.train",)
 
     config: RunConfig
     folder: Path
@@ -113,6 +118,8 @@ class TrainingJob:
 class FunctionJob:
     """One call of a user's function."""
 
+    modules: ClassVar[tuple[str, ...]] = ()
+
     function: bytes
     settings: dict[str, Any]
     folder: Path
@@ -143,17 +150,27 @@ def pack(function: Callable[..., Any]) -> bytes:
     return packed
 
 
-def attempt(job: Job) -> str | None:
-    """Do a job in a worker process; return the traceback if it fails."""
-    try:
-        with exclusive(job.folder, PATIENCE), _output_kept(job.folder.parent / "logs" / f"{job.folder.name}.txt"):
-            if job.outcome() is None:  # another sweep may have done it while we waited
-                job()
-    except Stopped:
-        raise
-    except (Exception, SystemExit):
-        return traceback.format_exc()
-    return None
+@dataclass(frozen=True)
+class Attempt:
+    """A job as a worker process does it: the call returns the traceback if it fails."""
+
+    job: Job
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return self.job.modules
+
+    def __call__(self) -> str | None:
+        folder = self.job.folder
+        try:
+            with exclusive(folder, PATIENCE), _output_kept(folder.parent / "logs" / f"{folder.name}.txt"):
+                if self.job.outcome() is None:  # another sweep may have done it while we waited
+                    self.job()
+        except Stopped:
+            raise
+        except (Exception, SystemExit):
+            return traceback.format_exc()
+        return None
 
 
 @contextmanager

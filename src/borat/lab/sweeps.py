@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from borat.lab.config import RunConfig
 from borat.lab.engines import Engine, make_engine
 from borat.lab.grid import Grid, combinations
-from borat.lab.jobs import FunctionJob, Job, Outcome, TrainingJob, attempt, digest, fingerprint, pack
+from borat.lab.jobs import Attempt, FunctionJob, Job, Outcome, TrainingJob, digest, fingerprint, pack
 from borat.lab.locks import lock_of
 from borat.lab.names import check_names
 
@@ -171,7 +170,7 @@ def _run(jobs: Sequence[Job], engine: Engine, watch: Watch | None) -> list[Outco
     if watch is not None:
         watch(progress)
     if missing:
-        with closing(engine.run([partial(attempt, point.job) for point in missing])) as heartbeats:
+        with closing(engine.run([Attempt(point.job) for point in missing])) as heartbeats:
             for ended in heartbeats:
                 for index, error in ended:
                     missing[index].end(error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from borat.lab.data.augment import Augmentation, channel_statistics
@@ -124,6 +123,8 @@ def _decode(name: str, spec: ImageSet, split: str, options: Options) -> Decoded:
 
 def load_digits_set(options: Options) -> Task:
     """scikit-learn's digits: 1,797 images of 8 × 8 pixels between 0 and 16, embedded. A fifth is the test set."""
+    from sklearn.datasets import load_digits  # takes a second, which other commands can save
+
     images, labels = load_digits(return_X_y=True)
     whole = Decoded(
         torch.as_tensor(images).to(torch.uint8).view(-1, 1, 8, 8), torch.as_tensor(labels), None, ("scikit-learn",)

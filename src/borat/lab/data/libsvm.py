@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_svmlight_file
 from torch import Tensor
 
 from borat.lab.data.errors import CorruptFileError, LabelError, MissingDataError
@@ -105,6 +104,8 @@ def file_names(stems: tuple[str, ...]) -> list[str]:
 
 def read_file(path: Path, features: int) -> tuple[Tensor, Tensor]:
     """The examples as a dense matrix, and the labels as the file has them."""
+    from sklearn.datasets import load_svmlight_file  # takes a second, which other commands can save
+
     try:
         matrix, labels = load_svmlight_file(str(path), n_features=features, dtype=np.float32, zero_based=False)
     except (ValueError, OSError, EOFError) as error:

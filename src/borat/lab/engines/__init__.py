@@ -15,7 +15,10 @@ GRACE = 30.0
 ENGINES = ("local", "ray")
 
 Call = Callable[[], str | None]
-"""A job that can be sent to another process; returns the traceback of an error."""
+"""A job that can be sent to another process; returns the traceback of an error.
+
+It may have ``modules``, the names of those that it imports, which an engine may then load once for all jobs.
+"""
 
 
 class Ended(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -14,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
@@ -41,10 +43,11 @@ class LocalEngine:
                 raise ValueError(f"{name} must be at least {least}, got {value}")
 
     def run(self, calls: Sequence[Call]) -> Generator[list[Ended]]:
+        context = _process_context(sorted({name for call in calls for name in getattr(call, "modules", ())}))
         waiting = deque(range(len(calls)))
         deaths = Counter[int]()
         for _ in range(self.retries + 1):
-            yield from self._run_pool(calls, waiting, deaths)
+            yield from self._run_pool(context, calls, waiting, deaths)
             if not waiting:
                 return
         raise RuntimeError(
@@ -52,12 +55,14 @@ class LocalEngine:
             "a script must call the sweep below if __name__ == '__main__':"
         )
 
-    def _run_pool(self, calls: Sequence[Call], waiting: deque[int], deaths: Counter[int]) -> Generator[list[Ended]]:
+    def _run_pool(
+        self, context: BaseContext, calls: Sequence[Call], waiting: deque[int], deaths: Counter[int]
+    ) -> Generator[list[Ended]]:
         """Do what is waiting; some of it is left when the pool breaks, as it does when an idle process dies."""
         workers = min(self.workers or usable_cores(), len(calls))
         threads = self.threads or max(1, usable_cores() // workers)
         running: dict[Future[str | None], int] = {}
-        with _leashed_pool(workers, threads, running) as pool:
+        with _leashed_pool(context, workers, threads, running) as pool:
             while running or (waiting and pool.active):
                 while waiting and pool.active and len(running) < workers:
                     index = waiting.popleft()
@@ -79,12 +84,26 @@ class LocalEngine:
                 yield ended
 
 
+def _process_context(modules: Sequence[str]) -> BaseContext:
+    """Workers are forked from a process that has imported all they need, and done nothing else.
+
+    So a sweep imports once, and not once for each core. Where that cannot be relied on, each worker imports by itself.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, *modules])
+    return context
+
+
 @contextmanager
-def _leashed_pool(workers: int, threads: int, running: Mapping[Future[Any], int]) -> Iterator[ProcessPool]:
+def _leashed_pool(
+    context: BaseContext, workers: int, threads: int, running: Mapping[Future[Any], int]
+) -> Iterator[ProcessPool]:
     """Processes that save and end when they are let go: at the end of the sweep, or when it dies."""
-    context = multiprocessing.get_context("spawn")
     far_end, leash = context.Pipe(duplex=False)
-    pool = ProcessPool(workers, initializer=_start_worker, initargs=(threads, far_end), context=context)
+    start = (threads, far_end, dict(os.environ))
+    pool = ProcessPool(workers, initializer=_start_worker, initargs=start, context=context)
     try:
         yield pool
     finally:
@@ -97,8 +116,9 @@ def _leashed_pool(workers: int, threads: int, running: Mapping[Future[Any], int]
             far_end.close()
 
 
-def _start_worker(threads: int, far_end: Connection) -> None:
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+def _start_worker(threads: int, far_end: Connection, environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment, OMP_NUM_THREADS=str(threads))  # the process that this was forked from may be older
     torch.set_num_threads(threads)
     threading.Thread(target=_follow, args=(far_end,), daemon=True).start()
 
