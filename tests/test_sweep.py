@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -282,6 +283,26 @@ def test_own_function(tmp_path, capfd, learn):
     calls = [(outcome.folder / "calls.txt").read_text().split() for outcome in (good, unlucky, dead)]
     assert calls[0] == ["2"], "the good one was called once, with two threads"
     assert [len(numbers) for numbers in calls] == [1, 2, 1]
+
+
+def test_workers_draw_their_own_numbers_in_the_environment_of_now(tmp_path, monkeypatch):
+    """Although they are copies of one process, which may be older than the last change."""
+
+    def draw(point, wanted):
+        (meeting / f"{wanted}-{point}").touch()
+        while len(list(meeting.glob(f"{wanted}-*"))) < 2:
+            time.sleep(0.01)  # until there are two processes
+        return {"python": random.random(), "numpy": np.random.rand(), "variable": float(os.environ["WANTED"])}  # noqa: NPY002
+
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    for wanted in (1, 2):
+        monkeypatch.setenv("WANTED", str(wanted))
+        outcomes = sweep(draw, {"point": [0, 1], "wanted": [wanted]}, folder=tmp_path / "sweep", workers=2)
+        one, two = (outcome.result for outcome in outcomes)
+        assert one["variable"] == two["variable"] == wanted
+        assert one["python"] != two["python"]
+        assert one["numpy"] != two["numpy"]
 
 
 def test_another_function_has_results_of_its_own():

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any
 
+import numpy as np
 import torch
 from pebble import ProcessExpired, ProcessPool
 
@@ -120,6 +121,7 @@ def _start_worker(threads: int, far_end: Connection, environment: Mapping[str, s
     os.environ.clear()
     os.environ.update(environment, OMP_NUM_THREADS=str(threads))  # the process that this was forked from may be older
     torch.set_num_threads(threads)
+    np.random.seed()  # noqa: NPY002 - forked from one process, all would draw the same numbers
     threading.Thread(target=_follow, args=(far_end,), daemon=True).start()
 
 
