@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -146,15 +147,20 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def _check_types(config: RunConfig) -> None:
     """Check each field against its annotation; a whole number will do where a real one is wanted."""
-    hints = typing.get_type_hints(RunConfig)
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        options = typing.get_args(hints[field.name]) or (hints[field.name],)
+    for name, options in _allowed_types().items():
+        value = getattr(config, name)
         if float in options and isinstance(value, int) and not isinstance(value, bool):
-            object.__setattr__(config, field.name, float(value))
+            object.__setattr__(config, name, float(value))
         elif not any(_is(value, option) for option in options):
             wanted = " or ".join("none" if o is types.NoneType else o.__name__ for o in options)
-            raise ValueError(f"{field.name} must be of type {wanted}, got {value!r}")
+            raise ValueError(f"{name} must be of type {wanted}, got {value!r}")
+
+
+@cache
+def _allowed_types() -> dict[str, tuple[type, ...]]:
+    """For each field; to read annotations takes long, and a sweep makes many configurations."""
+    hints = typing.get_type_hints(RunConfig)
+    return {name: typing.get_args(hint) or (hint,) for name, hint in hints.items()}
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from borat.lab.config import RunConfig
+from borat.lab.execution import Execution
 from borat.lab.locks import exclusive
 from borat.lab.store import Run, write_json
-
-if TYPE_CHECKING:
-    from borat.lab.execution import Execution
 
 PATIENCE = 60.0
 """Seconds to wait for a run's folder: longer than another sweep's worker takes to save and end."""

@@ -8,18 +8,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from borat.lab.config import RunConfig
 from borat.lab.engines import Engine, make_engine
+from borat.lab.execution import Execution
 from borat.lab.grid import Grid, combinations
 from borat.lab.jobs import Attempt, FunctionJob, Job, Outcome, TrainingJob, digest, fingerprint, pack
 from borat.lab.locks import lock_of
 from borat.lab.names import check_names
-
-if TYPE_CHECKING:
-    from borat.lab.execution import Execution
 
 
 class Point:
@@ -34,6 +33,11 @@ class Point:
             self.done = job.size
         self.done_before = self.done
         self._taken_before = self._taken()
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The settings of a training run."""
+        return RunConfig.from_mapping(self.job.settings)
 
     @property
     def status(self) -> str:

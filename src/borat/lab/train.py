@@ -26,10 +26,12 @@ from borat.lab import data
 from borat.lab.baselines import evaluating, make_optimizer, make_schedule, step_size, take_step
 from borat.lab.config import RunConfig
 from borat.lab.events import Events
-from borat.lab.execution import Execution, State, sum_over_processes
+from borat.lab.execution import Execution
+from borat.lab.launch import launch, sum_over_processes
 from borat.lab.locks import exclusive
 from borat.lab.models import make_model
 from borat.lab.objective import Count, make_objective
+from borat.lab.state import State
 from borat.lab.store import Metrics, Run
 from borat.optimizer import BORAT
 
@@ -107,7 +109,7 @@ class Training:
         model = _make_model(config, task).to(self.dtype)
         _check_last_batch(model, len(task.split("train")), config.batch_size, execution.devices)
         make_optimizer(model, config)  # what is wrong with the configuration is said before processes are started
-        self.fabric = execution.launch(config.precision)
+        self.fabric = launch(execution, config.precision)
         self.task = task.to(self.fabric.device)
         self.batches = task.num_batches("train", config.batch_size)
         if execution.compile:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from borat.lab.cli.common import app, console, interrupted_by_sigterm
 from borat.lab.cli.watch import last_line, watching
+from borat.lab.execution import Execution
 from borat.lab.verdict import MARGIN, Trial, Usable
 
 
@@ -26,7 +27,6 @@ def demo(
     """Train on scikit-learn's digits with learning rates over four orders of magnitude, and show what works."""
     from borat.lab import demo as digits
     from borat.lab.engines import make_engine
-    from borat.lab.execution import Execution
     from borat.lab.report import write_report
     from borat.lab.sweeps import run_configs
 

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from borat.lab.cli.common import app, console, with_flags_of
 from borat.lab.cli.options import DataDir
 from borat.lab.config import RunConfig, read_mapping
+from borat.lab.execution import Execution
 from borat.lab.store import Run
 
 
@@ -45,11 +46,10 @@ def train(
         settings, folder = _settings(config, out, {k: v for k, v in flags.items() if v is not None})
         if resume and not Run(folder).exists():
             raise ValueError(f"there is no run to resume in {folder}")
-        from borat.lab.execution import Execution  # slow to import, and not needed to see a mistake
-        from borat.lab.train import Interrupted
+        execution = Execution(devices, strategy, accelerator, compile_model, tensorboard)
+        from borat.lab.train import Interrupted  # slow to import, and not needed to see a mistake
         from borat.lab.train import train as run_training
 
-        execution = Execution(devices, strategy, accelerator, compile_model, tensorboard)
         try:
             with _training_bar(settings) as report:
                 metrics = run_training(settings, folder, data_dir=data_dir, execution=execution, report=report)

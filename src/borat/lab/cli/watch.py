@@ -28,11 +28,11 @@ def watching(console: Console) -> Iterator[Watch]:
     told: set[Path] = set()
 
     def tell(progress: Progress) -> None:
-        configs = [_config(point) for point in progress.points]
-        for point, config in zip(progress.points, configs, strict=True):
+        for point in progress.points:
             if point.ended_now and point.job.folder not in told:
                 told.add(point.job.folder)
-                line = f"{describe(config, varying(configs))}: {ending(point)} ({progress})"
+                show = varying([other.config for other in progress.points])
+                line = f"{describe(point.config, show)}: {ending(point)} ({progress})"
                 console.print(line, highlight=False, soft_wrap=True)
 
     yield tell
@@ -40,13 +40,13 @@ def watching(console: Console) -> Iterator[Watch]:
 
 def live_table(progress: Progress) -> Table:
     """A row for each method, with those of its runs that are under way."""
-    show = varying([_config(point) for point in progress.points])
+    show = varying([point.config for point in progress.points])
     table = Table(caption=str(progress), caption_justify="left", expand=True)
     for name, ratio in (("method", None), ("epochs", 1), ("done", None), ("best", None), ("now", 2)):
         table.add_column(name, no_wrap=True, ratio=ratio)
     methods: dict[str, list[Point]] = {}
     for point in progress.points:
-        methods.setdefault(_config(point).method, []).append(point)
+        methods.setdefault(point.config.method, []).append(point)
     for method, points in methods.items():
         best = max((point.accuracy for point in points if point.accuracy is not None), default=None)
         running = [point for point in points if point.status == "running"]
@@ -55,16 +55,15 @@ def live_table(progress: Progress) -> Table:
             ProgressBar(total=sum(point.job.size for point in points), completed=sum(point.done for point in points)),
             f"{sum(point.outcome is not None for point in points)}/{len(points)}",
             "" if best is None else percent(best),
-            "\n".join(f"{settings(_config(point), show)}: {_position(point)}" for point in running),
+            "\n".join(f"{settings(point.config, show)}: {_position(point)}" for point in running),
         )
     return table
 
 
 def varying(configs: Sequence[RunConfig]) -> list[str]:
     """The keys that have several values, besides those that are told by the method's name."""
-    table = [config.as_dict() for config in configs]
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in NAMED_BY_METHOD]
-    return [key for key in keys if len({row[key] for row in table}) > 1]
+    return [key for key in keys if len({getattr(config, key) for config in configs}) > 1]
 
 
 def describe(config: RunConfig, show: Sequence[str]) -> str:
@@ -108,7 +107,3 @@ def last_line(error: str) -> str:
 def _position(point: Point) -> str:
     epoch = f"epoch {min(point.done + 1, point.job.size)} of {point.job.size}"
     return epoch if point.accuracy is None else f"{epoch}, {percent(point.accuracy)}"
-
-
-def _config(point: Point) -> RunConfig:
-    return RunConfig.from_mapping(point.job.settings)
