@@ -14,7 +14,8 @@ def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
         time.sleep(0.02)
 
 
-def count_group(leader: subprocess.Popen) -> int:
-    """How many processes are in the group of one that was started with a group of its own."""
-    groups = subprocess.run(["ps", "-e", "-o", "pgid="], capture_output=True, text=True, check=True).stdout.split()
-    return groups.count(str(leader.pid))
+def count_group(leader: subprocess.Popen, word: str = "") -> int:
+    """How many processes, with this in their command, are in the group of one that has a group of its own."""
+    command = ["ps", "-e", "-o", "pgid=,args="]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return sum(line.split()[0] == str(leader.pid) and word in line for line in lines)

@@ -32,7 +32,7 @@ from borat.lab.locks import InUseError, exclusive, lock_of
 from borat.lab.store import Run, find_runs
 from borat.lab.sweeps import Point, Progress, run_configs
 from borat.lab.train import train
-from processes import wait_until
+from processes import count_group, wait_until
 
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
 FLAGS = "--epochs 5 --train-limit 600 --batch-size 8 --dropout 0.2 --lr 0.1,1 --optimizer alig,borat --bundle-size 3"
@@ -195,6 +195,21 @@ def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start):
     assert len(re.findall(": finished, test accuracy", last.stdout)) == 4 - len(done)
     assert written == {path: path.stat().st_mtime_ns for path in written}
     assert_same_runs(out, uninterrupted)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each worker imports by itself")
+def test_ctrl_c_while_workers_are_prepared(tmp_path, start):
+    """A terminal sends it to all processes; only the sweep speaks."""
+    command = [sys.executable, "-m", "borat", "sweep", "--out", str(tmp_path), *FLAGS.split()]
+    sweeping = start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    wait_until(lambda: count_group(sweeping, "multiprocessing.forkserver"))
+    time.sleep(1.0)  # of several that they import
+    os.killpg(sweeping.pid, signal.SIGINT)
+    said, _ = sweeping.communicate(timeout=60)
+    assert sweeping.returncode == 130
+    assert "stopped with 0 of 4 runs done; the same command continues" in said
+    assert "Traceback" not in said
+    wait_until(lambda: not count_group(sweeping))
 
 
 def test_results_that_are_written_elsewhere_are_missed(tmp_path):

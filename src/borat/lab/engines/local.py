@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -94,7 +95,24 @@ def _process_context(modules: Sequence[str]) -> BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *modules])
+    with _interrupts_ignored():
+        forkserver.ensure_running()
+    if modules:  # wait until they are imported: a Ctrl-C meanwhile leaves no worker behind that misses its pool
+        context.Process(target=int).start()
     return context
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """What is started meanwhile is deaf to Ctrl-C: it is for the sweep, which then tells its processes to save."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may choose
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -109,6 +127,9 @@ def _leashed_pool(
         yield pool
     finally:
         leash.close()
+        for future in running:
+            if not future.running():
+                future.cancel()  # no process has taken it, and none will
         try:
             wait(running, timeout=GRACE)
         finally:
