@@ -68,7 +68,7 @@ class LocalEngine:
             while running or (waiting and pool.active):
                 while waiting and pool.active and len(running) < workers:
                     index = waiting.popleft()
-                    running[pool.schedule(calls[index])] = index
+                    running[pool.schedule(_work, args=(calls[index],))] = index
                 done, _ = wait(running, timeout=HEARTBEAT, return_when=FIRST_COMPLETED)
                 ended = []
                 for future in done if pool.active else list(running):
@@ -127,9 +127,6 @@ def _leashed_pool(
         yield pool
     finally:
         leash.close()
-        for future in running:
-            if not future.running():
-                future.cancel()  # no process has taken it, and none will
         try:
             wait(running, timeout=GRACE)
         finally:
@@ -143,15 +140,47 @@ def _start_worker(threads: int, far_end: Connection, environment: Mapping[str, s
     os.environ.update(environment, OMP_NUM_THREADS=str(threads))  # the process that this was forked from may be older
     torch.set_num_threads(threads)
     np.random.seed()  # noqa: NPY002 - forked from one process, all would draw the same numbers
-    threading.Thread(target=_follow, args=(far_end,), daemon=True).start()
+    threading.Thread(target=_LEASH.follow, args=(far_end,), daemon=True).start()
 
 
-def _follow(far_end: Connection) -> None:
-    with suppress(EOFError, OSError):
-        far_end.recv()  # nothing is ever sent: it returns when the other end is closed
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)
-    os.kill(os.getpid(), signal.SIGKILL)
+class _Leash:
+    """In a worker process: asks the job that it is doing to save, when the sweep lets go.
+
+    Between two jobs it does nothing, since a process that dies while it takes a job or hands a result over may hold
+    the lock that the others need for that.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._working = self._let_go = False
+
+    def work(self, call: Call) -> str | None:
+        with self._lock:
+            if self._let_go:
+                raise Stopped("the sweep has ended")
+            self._working = True
+        try:
+            return call()
+        finally:
+            with self._lock:
+                self._working = False
+
+    def follow(self, far_end: Connection) -> None:
+        with suppress(EOFError, OSError):
+            far_end.recv()  # nothing is ever sent: it returns when the other end is closed
+        with self._lock:
+            self._let_go = True
+            if self._working:
+                os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+_LEASH = _Leash()
+
+
+def _work(call: Call) -> str | None:
+    return _LEASH.work(call)
 
 
 def _reason(death: Exception) -> str:
