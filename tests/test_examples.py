@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from processes import run_program
 
 FOLDER = Path(__file__).parent.parent / "examples"
 PACKAGES = {
@@ -24,13 +25,7 @@ PACKAGES = {
 def run(name, tmp_path):
     for package in PACKAGES[name]:
         pytest.importorskip(package, reason="needs the lab or trainers extra")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(FOLDER / f"{name}.py")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return run_program((FOLDER / f"{name}.py").read_text(encoding="utf-8"), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["accelerate_loop", "fabric", "lightning_trainer"])
@@ -50,7 +45,9 @@ def test_tensorboard_files_are_written(tmp_path):
 
 
 def test_sweep_is_not_repeated(tmp_path):
-    first = run("sweep_own_model", tmp_path)
+    """Once as a script, which the worker processes import, and then as if it were typed at a prompt."""
+    pytest.importorskip("pebble", reason="needs the lab extra")
+    first = run_script([sys.executable], "sweep_own_model", tmp_path)
     accuracies = [float(number) for number in re.findall(r"finished {.*} accuracy ([\d.]+)%", first)]
     assert len(accuracies) == 6
     assert accuracies[4] > 85 > 20 > accuracies[1], "at lr = 1, BORAT learns and SGD does not"
@@ -60,15 +57,18 @@ def test_sweep_is_not_repeated(tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--fsdp"]])
-def test_torchrun_on_two_processes(options):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    example = str(FOLDER / "distributed_torchrun.py")
-    command += [example, *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    accuracy = re.search(r"2 processes, accuracy on the training data ([\d.]+) %", done.stdout)
+def test_torchrun_on_two_processes(options, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    said = run_script(torchrun, "distributed_torchrun", tmp_path, *options)
+    accuracy = re.search(r"2 processes, accuracy on the training data ([\d.]+) %", said)
     assert float(accuracy[1]) > 95
+
+
+def run_script(launcher, name, tmp_path, *options):
+    command = [*launcher, str(FOLDER / f"{name}.py"), *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_page_names_the_versions_that_are_tested():

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 import borat
 from borat.lab.cli import app
+from processes import run_program
 
 ROOT = Path(__file__).parent.parent
 
@@ -57,10 +58,7 @@ def code_of(page: str) -> str:
 
 @pytest.mark.parametrize("page", [page for page in pages() if code_of(page)])
 def test_code_blocks_run(page, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", code_of(page)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_program(code_of(page), tmp_path)
 
 
 def commands_of(page: str) -> list[list[str]]:
