@@ -14,7 +14,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -93,6 +92,8 @@ def _process_context(modules: Sequence[str]) -> BaseContext:
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver
+
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *modules])
     with _interrupts_ignored():
@@ -105,8 +106,8 @@ def _process_context(modules: Sequence[str]) -> BaseContext:
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
     """What is started meanwhile is deaf to Ctrl-C: it is for the sweep, which then tells its processes to save."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may choose
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield  # only the main thread may choose, and not for a program that handles it by itself
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
