@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+import borat
 from borat.lab import sweep
 from borat.lab.cli import app
 from borat.lab.cli.watch import live_table, watching
@@ -319,6 +321,42 @@ def test_workers_draw_their_own_numbers_in_the_environment_of_now(tmp_path, monk
         assert one["variable"] == two["variable"] == wanted
         assert one["python"] != two["python"]
         assert one["numpy"] != two["numpy"]
+
+
+SCRIPT = """
+import multiprocessing, sys
+sys.path.insert(0, sys.argv[1])
+import borat
+from borat.lab import sweep
+
+def origin(x):
+    import borat
+    return {"same": borat.__file__.startswith(sys.argv[1])}
+
+def run(folder):
+    (outcome,) = sweep(origin, {"x": [1]}, folder=folder, workers=1)
+    print(outcome.status, outcome.result)
+
+if __name__ == "__main__":
+    assert borat.__file__.startswith(sys.argv[1])
+    run("first")
+    child = multiprocessing.get_context("fork").Process(target=run, args=("second",))
+    child.start()
+    child.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each worker imports by itself")
+def test_workers_import_what_the_sweep_does(tmp_path):
+    """Not what lies in the working directory; and a process that is forked after a sweep can have one, too."""
+    shutil.copytree(Path(borat.__file__).parent, tmp_path / "copy" / "borat")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "cuda.py").write_text("raise ValueError('this is not what PyTorch looks for')")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "copy")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == 2 * "finished {'same': 1.0}\n", done.stderr
 
 
 def test_another_function_has_results_of_its_own():

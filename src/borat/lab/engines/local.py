@@ -90,17 +90,36 @@ def _process_context(modules: Sequence[str]) -> BaseContext:
 
     So a sweep imports once, and not once for each core. Where that cannot be relied on, each worker imports by itself.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or sys.flags.ignore_environment:
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *modules])
-    with _interrupts_ignored():
-        forkserver.ensure_running()
+    try:
+        with _interrupts_ignored(), _path_inherited():
+            forkserver.ensure_running()
+    except ChildProcessError:  # this process was forked from one that has such a server, which is out of reach
+        return multiprocessing.get_context("spawn")
     if modules:  # wait until they are imported: a Ctrl-C meanwhile leaves no worker behind that misses its pool
+        # (for a user's function, which names none, this would import the user's script once more)
         context.Process(target=int).start()
     return context
+
+
+@contextmanager
+def _path_inherited() -> Iterator[None]:
+    """What is started meanwhile imports the same modules as this process, and none from the working directory."""
+    path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ.get(name) for name in path}
+    os.environ.update(path)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextmanager
