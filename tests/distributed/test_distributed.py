@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -24,12 +25,17 @@ from distributed_checks import (
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # checkpoints of a single process
 
 WORKER = Path(__file__).with_name("distributed_checks.py")
+HELPERS = Path(__file__).parents[1] / "helpers"
 
 
 def run(world: int, names: list[str], folder: Path) -> list[dict]:
     """Run checks in ``world`` processes; the outcome of each check in each process."""
+    path = os.pathsep.join(filter(None, (str(HELPERS), os.environ.get("PYTHONPATH"))))
     workers = [
-        subprocess.Popen([sys.executable, WORKER, str(rank), str(world), str(folder), *names]) for rank in range(world)
+        subprocess.Popen(
+            [sys.executable, WORKER, str(rank), str(world), str(folder), *names], env={**os.environ, "PYTHONPATH": path}
+        )
+        for rank in range(world)
     ]
     try:
         codes = [worker.wait(timeout=300) for worker in workers]

@@ -387,7 +387,7 @@ def test_commands_train_what_is_missing(tmp_path, spec):
 
 
 def test_run_time_by_command(tmp_path):
-    text = (Path(__file__).parents[1] / "experiments" / "runtime-cifar100.toml").read_text()
+    text = (Path(__file__).parents[3] / "experiments" / "runtime-cifar100.toml").read_text()
     for old, new in (('"wrn-40-4"', '"mlp-8"'), ("batch_size = 128", "batch_size = 4"), ("rounds = 15", "rounds = 2")):
         assert old in text
         text = text.replace(old, new)

@@ -11,7 +11,7 @@ import pytest
 
 from processes import run_program
 
-FOLDER = Path(__file__).parent.parent / "examples"
+FOLDER = Path(__file__).parents[2] / "examples"
 PACKAGES = {
     "accelerate_loop": ["accelerate"],
     "fabric": ["lightning"],

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 """Real files, where there are such; they are no part of the project."""
 
 

@@ -18,7 +18,7 @@ from borat.lab.models import make_model
 from borat.lab.reproduce import plan
 from borat.lab.spec import Layer
 
-PAPER = Path(__file__).parents[2] / "shared" / "paper" / "borat.tex"
+PAPER = Path(__file__).parents[4] / "shared" / "paper" / "borat.tex"
 TRAINED = [name for name in spec_names() if load_spec(name).kind != "runtime"]
 
 SMALL = """
