@@ -1,24 +1,21 @@
 """The open bundle: its Gram matrix, its offsets and the solution of its dual.
 
-The numbers live in a *ledger*, a small dictionary of float64 tensors and integers inside the optimizer's state, so
-that a checkpoint taken in the middle of a bundle continues as if nothing had happened. Notation of the paper: piece
-``n`` has the gradient ``g_n`` and the offset ``b_n``; ``Q[n, k] = sum over groups of lr * <g_n, g_k>``; ``alpha``
-are the weights of the pieces, the bound's last.
+Notation of the paper: piece ``n`` has the gradient ``g_n`` and the offset ``b_n``; ``Q[n, k] = sum over groups of
+lr * <g_n, g_k>``; ``alpha`` are the weights of the pieces, the bound's last. All of it are a few numbers on the host.
+In checkpoints they are plain numbers and lists, so that one taken in the middle of a bundle continues as if nothing
+had happened.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from borat.dual import Array, IncrementalDual
-
-Ledger = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -26,14 +23,18 @@ class StepInfo:
     """What the last completed update did.
 
     Attributes:
-        alpha: the weight of each piece, the bound's last (``bundle_size=1`` has no bound).
-        offsets: the offset ``b`` of each piece, the bound's last.
+        alpha: the weight of each piece, oldest first, that of the constant piece last (``bundle_size=1`` has none).
+        offsets: the value of each piece at the centre, that of the constant piece last.
         dual_value: the largest dual value, which is the smallest value of the proximal problem.
         support: the pieces with a positive weight.
         kind: the paper's name of that subproblem for bundles of up to three (SGD, ESGD, ZERO, ALIG, EALIG, MAX2,
-            MAX3), otherwise the support with the bound as B, such as ``"0+2+B"``.
-        step_norm: the length of the step, before momentum and projection.
-        lr: the maximal learning rate; one for each parameter group, if there are several.
+            MAX3), otherwise the support with the constant piece as B, such as ``"0+2+B"``.
+        step_norm: the length of the step, before momentum, weight decay and projection.
+        lr: the learning rate; one for each parameter group, if there are several.
+        step_size: the effective learning rate: what multiplies the mean gradient (in FreeBORAT's metric). One for each
+            parameter group, if there are several.
+        target: the value of the constant piece: the lower bound, or the level that FreeBORAT aims at. None without one.
+        gap: how far the newest piece is above the lower bound, at the centre.
     """
 
     alpha: tuple[float, ...]
@@ -43,6 +44,9 @@ class StepInfo:
     kind: str
     step_norm: float
     lr: float | tuple[float, ...]
+    step_size: float | tuple[float, ...]
+    target: float | None
+    gap: float
 
 
 _KINDS: dict[int, dict[tuple[int, ...], str]] = {
@@ -58,39 +62,71 @@ _KINDS: dict[int, dict[tuple[int, ...], str]] = {
         (0, 1, 2): "MAX3",
     },
 }
-"""The paper's table of subproblems: by bundle size and support."""
+"""The paper's table of subproblems: by the number of pieces and the support."""
 
 
-def new_ledger(bundle_size: int, groups: int) -> Ledger:
-    """The numbers of an optimizer that has seen no batch."""
-    pieces = max(bundle_size - 1, 1)
-    return {
-        "gram": torch.zeros(groups, pieces, pieces, dtype=torch.float64),
-        "offsets": torch.zeros(pieces, dtype=torch.float64),
-        "alpha": torch.zeros(bundle_size, dtype=torch.float64),
-        "lr": torch.zeros(groups, dtype=torch.float64),
-        "lower_bound": 0.0,
-        "position": 0,
-        "dropped": 0,
-        "evaluating": 0,
-    }
+def kind_of(support: tuple[int, ...], pieces: int) -> str:
+    """The name of a subproblem; the last of the pieces is the constant one."""
+    if pieces in _KINDS:
+        return _KINDS[pieces][support]
+    return "+".join("B" if i == pieces - 1 else str(i) for i in support)
+
+
+def one_or_all(values: Sequence[float]) -> float | tuple[float, ...]:
+    """A number of each parameter group, as users read it: just the number, where there is one group."""
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 class Bundle:
-    """The arithmetic of the open bundle, on the numbers of a ledger."""
+    """The arithmetic of BORAT's open bundle.
 
-    def __init__(self, ledger: Ledger, bundle_size: int) -> None:
-        self.ledger = ledger
-        self.size = bundle_size
-        self._view_ledger()
+    Args:
+        size: the number of pieces, the bound included.
+        groups: the number of parameter groups.
+        numbers: where to go on, as :meth:`numbers` gave them; a bundle that has seen no batch by default.
+    """
+
+    def __init__(self, size: int, groups: int, numbers: Mapping[str, Any] | None = None) -> None:
+        pieces = max(size - 1, 1)
+        self.size = size
+        self.gram = np.zeros((groups, pieces, pieces))
+        self.offsets = np.zeros(pieces)
+        self.alpha = np.zeros(size)
+        self.lr = np.zeros(groups)
+        self.lower_bound = 0.0
+        self.position = 0
+        """The number of pieces in the bundle."""
+        self.dropped = 0
+        self.evaluating = False
+        self._has_cap = True
+        if numbers:
+            self._restore(numbers)
         self._start_dual()
         for n in range(self.position):
             self._dual.add(self._dual_row(n), self.offsets[n])
 
-    @property
-    def position(self) -> int:
-        """The number of pieces in the bundle."""
-        return int(self.ledger["position"])
+    def numbers(self) -> dict[str, Any]:
+        """All of it, as plain numbers and lists."""
+        return {
+            "gram": self.gram.tolist(),
+            "offsets": self.offsets.tolist(),
+            "alpha": self.alpha.tolist(),
+            "lr": self.lr.tolist(),
+            "lower_bound": self.lower_bound,
+            "position": self.position,
+            "dropped": self.dropped,
+            "evaluating": int(self.evaluating),
+        }
+
+    def _restore(self, numbers: Mapping[str, Any]) -> None:
+        for key in ("gram", "offsets", "alpha", "lr"):
+            values, own = np.asarray(numbers[key], dtype=np.float64), getattr(self, key)
+            if values.shape != own.shape:
+                raise ValueError(f"the bundle's {key} must have the shape {own.shape}, got {values.shape}")
+            own[...] = values
+        self.lower_bound = float(numbers["lower_bound"])
+        self.position, self.dropped = int(numbers["position"]), int(numbers["dropped"])
+        self.evaluating = bool(numbers["evaluating"])
 
     @property
     def is_full(self) -> bool:
@@ -99,7 +135,8 @@ class Bundle:
     def open(self, lr: Sequence[float], lower_bound: float) -> None:
         """Start a bundle; the arguments hold until it is closed."""
         self.lr[:] = lr
-        self.ledger["lower_bound"] = lower_bound
+        self.lower_bound = lower_bound
+        self._has_cap = not math.isinf(lr[0])
         self._start_dual()
 
     def add(self, loss: float, products: Array) -> None:
@@ -110,9 +147,9 @@ class Bundle:
             products: ``<g_n, g_k>`` for each group (row) and ``k <= n``.
         """
         n = self.position
-        above_bound = loss - self.ledger["lower_bound"]
+        above_bound = loss - self.lower_bound
         self.gram[:, n, : n + 1] = self.gram[:, : n + 1, n] = products
-        if np.isinf(self.lr[0]):
+        if not self._has_cap:
             self.lr[:] = _polyak_step(above_bound, float(products.sum()))
         row = self._dual_row(n)
         # The trial point is w - sum of alpha_k * lr * g_k, hence <g_n, trial - w> = -sum of alpha_k * Q[n, k].
@@ -120,16 +157,16 @@ class Bundle:
         weights = self._dual.add(row, self.offsets[n])
         self.alpha[: n + 1] = weights[self._bounds :]
         self.alpha[n + 1 : n + 1 + self._bounds] = weights[: self._bounds]
-        self.ledger["position"] = n + 1
+        self.position = n + 1
 
     def can_hold(self, products: Array) -> bool:
         """Whether the gradient is short enough for its row of ``Q`` to be finite."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return bool(np.isinf(self.lr[0]) or np.isfinite(self.lr @ products).all())
+            return bool(not self._has_cap or np.isfinite(self.lr @ products).all())
 
     def close(self) -> None:
         """Forget the pieces."""
-        self.ledger["position"] = 0
+        self.position = 0
 
     def steps(self, group: int) -> list[float]:
         """``lr * alpha``: how far the solution goes against each piece's gradient."""
@@ -138,7 +175,7 @@ class Bundle:
 
     def describe(self) -> StepInfo:
         """The solution, for people and logs."""
-        n, bound = self.position, float(self.ledger["lower_bound"])
+        n, bound = self.position, self.lower_bound
         alpha = tuple(self.alpha[: n + self._bounds].tolist())
         support = tuple(i for i, a in enumerate(alpha) if a > 0.0)
         squared_norms = self.alpha[:n] @ self.gram[:, :n, :n] @ self.alpha[:n]
@@ -148,30 +185,23 @@ class Bundle:
             offsets=tuple((self.offsets[:n] + bound).tolist()) + (bound,) * self._bounds,
             dual_value=self._dual.value + bound,
             support=support,
-            kind=_kind(support, len(alpha)),
+            kind="ALIG" if support == (0,) and not self._has_cap else kind_of(support, len(alpha)),
             step_norm=math.sqrt(max(float(self.lr**2 @ squared_norms), 0.0)),
-            lr=lr[0] if len(lr) == 1 else lr,
+            lr=one_or_all(lr),
+            step_size=one_or_all([rate * sum(alpha[:n]) for rate in lr]),
+            target=bound if self._bounds else None,
+            gap=float(self.offsets[n - 1]),
         )
 
     def add_group(self) -> None:
         """Make room for one more parameter group, which has no part in the open bundle so far."""
-        for key in ("gram", "lr"):
-            self.ledger[key] = torch.cat((self.ledger[key], torch.zeros_like(self.ledger[key][:1])))
-        self._view_ledger()
+        self.gram = np.concatenate((self.gram, np.zeros((1, *self.gram.shape[1:]))))
+        self.lr = np.append(self.lr, 0.0)
 
     @property
     def _bounds(self) -> int:
         """The number of constant pieces. A bundle of one has none."""
         return min(self.size - 1, 1)
-
-    def _view_ledger(self) -> None:
-        for key, value in self.ledger.items():
-            if isinstance(value, torch.Tensor):  # trainers move all tensors of a state to the parameters' device
-                self.ledger[key] = value.to("cpu", torch.float64)
-        self.gram: Array = self.ledger["gram"].numpy()
-        self.offsets: Array = self.ledger["offsets"].numpy()
-        self.alpha: Array = self.ledger["alpha"].numpy()
-        self.lr: Array = self.ledger["lr"].numpy()
 
     def _start_dual(self) -> None:
         self._dual = IncrementalDual(self.size)
@@ -187,9 +217,3 @@ def _polyak_step(above_bound: float, squared_norm: float) -> float:
     """The learning rate for which the step without a cap, ``(loss - bound) / |g|^2``, has the weight 1."""
     step = max(above_bound, 0.0) / squared_norm if squared_norm > 0.0 else 0.0
     return step if math.isfinite(step) else 0.0
-
-
-def _kind(support: tuple[int, ...], size: int) -> str:
-    if size in _KINDS:
-        return _KINDS[size][support]
-    return "+".join("B" if i == size - 1 else str(i) for i in support)

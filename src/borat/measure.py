@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -13,68 +14,62 @@ from torch import Tensor
 
 from borat import sharding
 from borat.dual import Array
-from borat.slots import Part
+from borat.parameters import View
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+Loss = Tensor | float
 
-def measure(
-    loss: Tensor | float,
-    parts: list[Part],
-    groups: int,
-    position: int,
-    process_group: ProcessGroup | None,
-    *,
-    device: torch.device,
-    reduce_loss: bool,
-) -> tuple[float, Array]:
-    """The loss, and for each parameter group the products of the gradient with those in the bundle and with itself.
 
-    Args:
-        loss: the loss of the batch, on this process.
-        parts: the parameters and their gradients.
-        groups: the number of parameter groups.
-        position: the number of gradients in the bundle.
+class Sums(Protocol):
+    """The inner products that are wanted of one part: a float64 vector. ``precise`` ones are taken in float64."""
+
+    def __call__(self, view: View, *, precise: bool) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Brings loss and inner products of a batch to the host, in one transfer after one small sum over the processes.
+
+    Attributes:
         process_group: the processes that train together.
-        device: where to bring the numbers together.
         reduce_loss: whether to average the loss over them.
+        device: where to bring the numbers together.
+        groups: the number of parameter groups.
     """
-    processes = sharding.world_size(process_group)
-    gather = partial(_gather, loss, parts, groups, position, process_group, processes, device, reduce_loss)
-    value, products = gather(precise=False)
-    if math.isfinite(value) and not np.isfinite(products).all():
-        return gather(precise=True)  # a gradient with large entries may overflow float32 although it is finite
-    return value, products
 
+    process_group: ProcessGroup | None
+    reduce_loss: bool
+    device: torch.device
+    groups: int
 
-def _gather(
-    loss: Tensor | float,
-    parts: list[Part],
-    groups: int,
-    position: int,
-    process_group: ProcessGroup | None,
-    processes: int,
-    device: torch.device,
-    reduce_loss: bool,
-    *,
-    precise: bool,
-) -> tuple[float, Array]:
-    """Bring all numbers to the host in one transfer, after one small sum over the processes."""
-    columns = position + 1
-    numbers = torch.zeros(groups * columns + 1, dtype=torch.float64, device=device)
-    summed = processes > 1 and (reduce_loss or any(part.is_sharded for part in parts))
-    for part in parts:
-        products = part.products(position, precise=precise).to(device)
-        numbers[part.group * columns : (part.group + 1) * columns] += (
-            products / part.holders(processes) if summed else products
-        )
-    # A loss that is averaged already is the same on all processes, so that its mean does not change it.
-    own = (
-        sharding.whole(loss.detach()).reshape(()).to(device, torch.float64) if isinstance(loss, Tensor) else float(loss)
-    )
-    numbers[-1] = own / processes if summed else own
-    if summed:
-        dist.all_reduce(numbers, group=process_group)
-    result = np.array(numbers.tolist())
-    return float(result[-1]), result[:-1].reshape(groups, columns)
+    def __call__(self, loss: Loss, views: Sequence[View], sums: Sums, columns: int) -> tuple[float, Array]:
+        """The loss, and for each parameter group its sums in ``columns``."""
+        value, products = self._gather(loss, views, sums, columns, precise=False)
+        if math.isfinite(value) and not np.isfinite(products).all():
+            # A gradient with large entries may overflow float32 although it is finite.
+            return self._gather(loss, views, sums, columns, precise=True)
+        return value, products
+
+    def _gather(
+        self, loss: Loss, views: Sequence[View], sums: Sums, columns: int, *, precise: bool
+    ) -> tuple[float, Array]:
+        processes = sharding.world_size(self.process_group)
+        summed = processes > 1 and (self.reduce_loss or any(view.part.is_sharded for view in views))
+        numbers = torch.zeros(self.groups * columns + 1, dtype=torch.float64, device=self.device)
+        for view in views:
+            place = slice(view.group * columns, (view.group + 1) * columns)
+            holders = view.part.holders(processes) if summed else 1
+            numbers[place] += sums(view, precise=precise).to(self.device) / holders
+        # A loss that is averaged already is the same on all processes, so that its mean does not change it.
+        numbers[-1] = self._on_device(loss) / (processes if summed else 1)
+        if summed:
+            dist.all_reduce(numbers, group=self.process_group)
+        result = np.array(numbers.tolist())
+        return float(result[-1]), result[:-1].reshape(self.groups, columns)
+
+    def _on_device(self, loss: Loss) -> Loss:
+        if not isinstance(loss, Tensor):
+            return float(loss)
+        return sharding.whole(loss.detach()).reshape(()).to(self.device, torch.float64)

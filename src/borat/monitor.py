@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from borat.bundle import StepInfo
-from borat.optimizer import BORAT
+from borat.loss_optimizer import LossOptimizer
 
 Numbers = dict[str, float]
 
@@ -27,13 +27,13 @@ class Monitor:
 
     Written are, with the prefix in front:
 
-    - ``alpha/0``, ``alpha/1``, … and ``alpha/bound``: the weight of each piece;
+    - ``alpha/0``, ``alpha/1``, … and ``alpha/bound``: the weight of each piece, that of the constant one last;
     - ``support``: the number of pieces with a positive weight;
     - ``kind/SGD``, ``kind/ALIG``, …: how many updates were of that kind so far, for bundles of up to three, where kinds
       have names;
     - ``dual_value``, ``step_norm``: see :class:`borat.StepInfo`;
-    - ``step_size``: the effective learning rate, ``lr`` times the weight of all pieces but the bound; with several
-      parameter groups ``step_size/0``, ``step_size/1``, …;
+    - ``gap``: how far the newest piece is above the lower bound;
+    - ``step_size``: the effective learning rate; with several parameter groups ``step_size/0``, ``step_size/1``, …;
     - ``dropped_batches``: how many so far.
 
     Args:
@@ -46,6 +46,7 @@ class Monitor:
 
     Example:
         >>> import torch
+        >>> from borat import BORAT
         >>> model = torch.nn.Linear(4, 1)
         >>> optimizer, rows = BORAT(model.parameters(), bundle_size=2), []
         >>> monitor = Monitor(optimizer, rows.append)
@@ -59,7 +60,7 @@ class Monitor:
 
     def __init__(
         self,
-        optimizer: BORAT,
+        optimizer: LossOptimizer,
         to: Writer | Callable[[Numbers], object],
         *,
         every: int = 1,
@@ -93,7 +94,7 @@ class Monitor:
         elif optimizer.dropped_batches != dropped:  # no update may follow for long
             self._send({"dropped_batches": float(optimizer.dropped_batches)})
 
-    def _write(self, optimizer: BORAT, info: StepInfo) -> None:
+    def _write(self, optimizer: LossOptimizer, info: StepInfo) -> None:
         numbers = describe(info)
         if optimizer.bundle_size <= 3:
             numbers |= {f"kind/{kind}": float(count) for kind, count in self.kinds.items()}
@@ -110,17 +111,18 @@ class Monitor:
 
 def describe(info: StepInfo) -> Numbers:
     """The numbers of one update by name."""
-    has_bound = len(info.alpha) > 1
+    has_bound = info.target is not None
     pieces = info.alpha[:-1] if has_bound else info.alpha
     numbers = {f"alpha/{n}": weight for n, weight in enumerate(pieces)}
     if has_bound:
         numbers["alpha/bound"] = info.alpha[-1]
-    if isinstance(info.lr, tuple):
-        numbers |= {f"step_size/{group}": lr * sum(pieces) for group, lr in enumerate(info.lr)}
+    if isinstance(info.step_size, tuple):
+        numbers |= {f"step_size/{group}": size for group, size in enumerate(info.step_size)}
     else:
-        numbers["step_size"] = info.lr * sum(pieces)
+        numbers["step_size"] = info.step_size
     return numbers | {
         "support": float(len(info.support)),
         "dual_value": info.dual_value,
+        "gap": info.gap,
         "step_norm": info.step_norm,
     }

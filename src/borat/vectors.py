@@ -1,9 +1,10 @@
-"""Updates of lists of tensors, with as few passes over memory as can be.
+"""Updates and inner products of lists of tensors, with as few passes over memory as can be.
 
-Bytes moved are what an optimizer costs, so that each update is here up to three times, by what the tensors allow: as
+Bytes moved are what an optimizer costs, so that each operation is here up to three times, by what the tensors allow: as
 one pass of our own kernels (:mod:`borat.kernels`); with ``torch._fused_sgd_``, which does in one pass what would
 otherwise take two to five, its momentum, dampening and learning rate being free coefficients here; and plainly. The
-first two read tensors as runs of memory.
+first two read tensors as runs of memory. This is the one place that chooses; Adam's metric has its own operations in
+:mod:`borat.metric`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _FUSED_DEVICES = ("cpu", "cuda")
 _RUN_DTYPES = (torch.float32, torch.float64)
 """On the CPU of PyTorch 2.13, the fused kernel is wrong for half-precision tensors of 16 elements or more."""
 
+_SMALL = 2**14
+"""Tensors of at most this many elements are multiplied together: calling the kernels costs more than copying."""
+
 
 class Backend(Enum):
     """Who computes an update."""
@@ -38,6 +42,49 @@ def backend_for(device: torch.device, dtype: torch.dtype, are_runs: bool) -> Bac
     if device.type == "cpu" and kernels.are_there():
         return Backend.OWN
     return Backend.FUSED if device.type in _FUSED_DEVICES else Backend.PLAIN
+
+
+def products(
+    gradients: list[Tensor],
+    rows: Sequence[list[Tensor]],
+    matrices: Sequence[Tensor],
+    n: int,
+    backend: Backend,
+    *,
+    precise: bool = False,
+) -> Tensor:
+    """``<g, g_k>`` for the first ``n`` kept gradients and then ``<g, g>``, summed over the tensors in float64.
+
+    The kept gradients are given twice: as lists of tensors, and for each tensor as the rows of a matrix. The products
+    themselves are taken in the tensors' precision, or float32 if that is lower; ``precise`` ones, and those of our own
+    kernels, in float64.
+    """
+    if backend is Backend.OWN:
+        return torch.tensor(kernels.products(gradients, [*rows[:n], gradients]), dtype=torch.float64)
+    least = torch.float64 if precise else torch.float32
+    vectors = [at_least(g, least) for g in gathered([flat(g) for g in gradients])]
+    own = torch.stack([torch.dot(g, g) for g in vectors]).sum(0, keepdim=True, dtype=torch.float64)
+    if n == 0:
+        return own
+    blocks = [at_least(m, least) for m in gathered([m[:n] for m in matrices])]
+    cross = [torch.mv(m, g) for m, g in zip(blocks, vectors, strict=True)]
+    return torch.cat((torch.stack(cross).sum(0, dtype=torch.float64), own))
+
+
+def gathered(tensors: list[Tensor]) -> list[Tensor]:
+    """The large tensors, and all small ones joined along their last dimension."""
+    large = [t for t in tensors if t.shape[-1] > _SMALL]
+    small = [t for t in tensors if t.shape[-1] <= _SMALL]
+    return [*large, torch.cat(small, dim=-1)] if small else large
+
+
+def flat(x: Tensor) -> Tensor:
+    """The elements of a dense tensor as a vector, in the order of memory."""
+    return x.as_strided((x.numel(),), (1,))
+
+
+def at_least(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.element_size() < dtype.itemsize else x
 
 
 def move(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from borat.optimizer import BORAT
+from borat.loss_optimizer import LossOptimizer
 
 __all__ = ["unwrap"]
 
 
-def unwrap(optimizer: Any) -> BORAT:
+def unwrap(optimizer: Any) -> LossOptimizer:
     """The optimizer inside the wrappers of Lightning, Fabric or accelerate.
 
     They pass ``step`` on to it. All that is its own, such as ``observe``, ``eval`` and ``train``, must be called on the
@@ -22,27 +22,23 @@ def unwrap(optimizer: Any) -> BORAT:
 
     Example:
         >>> import torch
+        >>> from borat import BORAT
         >>> optimizer = BORAT(torch.nn.Linear(2, 1).parameters())
         >>> unwrap(optimizer) is optimizer
         True
     """
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
-    if not isinstance(optimizer, BORAT):
-        raise TypeError(f"the optimizer must be a BORAT or ALIG, got a {type(optimizer).__name__}")
+    if not isinstance(optimizer, LossOptimizer):
+        raise TypeError(f"the optimizer must be a FreeBORAT, BORAT or ALIG, got a {type(optimizer).__name__}")
     return optimizer
-
-
-def forget_observed(optimizer: BORAT) -> None:
-    """Drop the loss of a batch whose step was skipped: a gradient scaler does that on overflow."""
-    optimizer._observed = None
 
 
 def warn_of_clipping(argument: str, value: float | None) -> None:
     """Clipped gradients with unclipped losses are not pieces of the loss: steps come out too long."""
     if value:
         warnings.warn(
-            f"{argument}={value:g} clips the gradients, which makes the steps of BORAT wrong: it needs the gradients of"
-            " the loss that it sees. Its steps are bounded already, so switch the clipping off.",
+            f"{argument}={value:g} clips the gradients, which makes the steps of borat's optimizers wrong: they need"
+            " the gradients of the loss that they see. Their steps are bounded already, so switch the clipping off.",
             stacklevel=4,
         )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
-from borat.integrations import forget_observed, unwrap, warn_of_clipping
+from borat.integrations import unwrap, warn_of_clipping
 
 __all__ = ["BoratMixin", "BoratTrainer"]
 
@@ -29,7 +29,7 @@ class _Centre(TrainerCallback):
     """Puts the model at the centre after each step; the trainer itself goes back before the next batch."""
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        forget_observed(unwrap(kwargs["optimizer"]))
+        unwrap(kwargs["optimizer"]).forget_observed()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         unwrap(kwargs["optimizer"]).eval()

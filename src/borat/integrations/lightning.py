@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from borat.integrations import unwrap, warn_of_clipping
-from borat.optimizer import BORAT
+from borat.loss_optimizer import LossOptimizer
 
 __all__ = ["BoratCallback"]
 
@@ -62,9 +62,9 @@ class BoratCallback(Callback):
         _to_centre(trainer)
 
 
-def _optimizers(trainer: Trainer) -> list[BORAT]:
+def _optimizers(trainer: Trainer) -> list[LossOptimizer]:
     """Those that are ours: with manual optimization there may be others beside them."""
-    return [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, BORAT)]
+    return [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, LossOptimizer)]
 
 
 def _to_centre(trainer: Trainer) -> None:

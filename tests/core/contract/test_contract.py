@@ -343,7 +343,7 @@ def test_state_that_a_trainer_rebuilds(bundle_size, whole):
                 optimizer.state[p] = rebuilt(state)
             else:
                 state.update(rebuilt(state))
-        saved = optimizer.state_dict()["state"][0]["bundle"]["position"]
+        saved = optimizer.state_dict()["param_groups"][0]["bundle"]["position"]
         assert saved == optimizer.bundle_position == (i + 1) % (bundle_size - 1)
 
 

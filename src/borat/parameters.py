@@ -1,0 +1,200 @@
+"""Parameters, their gradients and what is kept of them, as the kernels see them: lists of dense, real tensors.
+
+Three steps lead there. A :class:`Slot` is one parameter with the tensors that are kept for it in the optimizer's state.
+A :class:`Part` is a list of slots that one kernel call can take. Both are made once and used until the state is
+replaced. A :class:`View` is a part at the time of one call: where its weights and gradients are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from borat import sharding
+from borat.vectors import Backend, backend_for
+
+_ORDINARY = (Tensor, torch.nn.Parameter)
+
+
+class Kept(NamedTuple):
+    """A tensor that is kept for each parameter, in its shape and layout.
+
+    Attributes:
+        key: its name in the optimizer's state.
+        rows: so many of them, stacked.
+        precise: in float32 where the parameter has less.
+        beside: a number that goes with it in the state, and its first value.
+    """
+
+    key: str
+    rows: int | None = None
+    precise: bool = False
+    beside: tuple[str, float] | None = None
+
+    def dtype(self, param: Tensor) -> torch.dtype:
+        return torch.promote_types(param.dtype, torch.float32) if self.precise else param.dtype
+
+    def shape(self, param: Tensor) -> tuple[int, ...]:
+        return tuple(param.shape) if self.rows is None else (self.rows, *param.shape)
+
+
+class Slot:
+    """One parameter and what is kept of it, as the real tensors that this process holds, in one dense layout."""
+
+    __slots__ = ("_dtype", "_kept", "dtype", "group", "key", "layout", "param", "state", "tensors", "wrapped")
+
+    def __init__(self, param: Tensor, group: int, state: dict[str, Any], kept: Sequence[Kept]) -> None:
+        self.param = param
+        self.group = group
+        self.state = state
+        self.wrapped = sharding.is_sharded(param) or param.is_complex()
+        self.key = (group, param.device, param.dtype, sharding.mesh_of(param))
+        self.layout = _dense_strides(self.weights)
+        self.dtype = self.weights.dtype
+        for each in kept:
+            if each.key not in state:
+                state[each.key] = _zeros(param, each)
+            if each.beside is not None:
+                state.setdefault(*each.beside)
+            self._fit(each)
+        self.tensors = {each.key: _plain(state[each.key]) for each in kept}
+        self._kept = {each.key: state[each.key] for each in kept}
+        self._dtype = param.dtype
+
+    def is_current(self, state: dict[str, Any], kept: Sequence[Kept]) -> bool:
+        """Whether parameter and state are still those that the slot was made for; both can be replaced at any time."""
+        return (
+            state is self.state
+            and len(kept) == len(self._kept)
+            and all(state.get(key) is tensor for key, tensor in self._kept.items())
+            and self.param.dtype == self._dtype
+            and self.param.device == self.key[1]
+        )
+
+    @property
+    def weights(self) -> Tensor:
+        return _plain(self.param) if self.wrapped else self.param
+
+    def gradient(self) -> Tensor:
+        """The gradient; zero where the parameter has none this time."""
+        grad = self.param.grad
+        if grad is not None and not self.wrapped and grad.dtype == self.dtype and _is_run(grad, self.layout):
+            return grad
+        weights = self.weights
+        result = torch.empty_strided(weights.shape, self.layout, dtype=weights.dtype, device=weights.device)
+        if grad is None:
+            return result.zero_()
+        grad = sharding.like(grad if grad.layout is torch.strided else grad.to_dense(), self.param)
+        return result.copy_(_plain(grad.resolve_conj()))
+
+    def _fit(self, kept: Kept) -> None:
+        """Give a tensor of the state layout, dtype and device of the parameter; a loaded one may have others."""
+        tensor, dtype = self.state[kept.key], kept.dtype(self.param)
+        plain = _plain(tensor)
+        strides = self.layout if kept.rows is None else (self.weights.numel(), *self.layout)
+        fits = plain.stride() == strides or plain.numel() <= 1
+        if fits and tensor.dtype == dtype and tensor.device == self.param.device:
+            return
+        real = dtype.to_real() if dtype.is_complex else dtype
+        fitted = torch.empty_strided(plain.shape, strides, dtype=real, device=self.param.device).copy_(plain)
+        if dtype.is_complex:
+            fitted = torch.view_as_complex(fitted)
+        self.state[kept.key] = sharding.wrap_like(fitted, tensor)
+
+
+class Part:
+    """Slots that one kernel call can take: same parameter group, device, dtype and processes."""
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self.slots = slots
+        self.group = slots[0].group
+        self.device = slots[0].param.device
+        self.is_sharded = sharding.is_sharded(slots[0].param)
+        self.kept = {key: [slot.tensors[key] for slot in slots] for key in slots[0].tensors}
+        stacks = self.kept.pop("gradients", [])
+        self.rows = [list(row) for row in zip(*(stack.unbind() for stack in stacks), strict=True)]
+        """The kept gradients, each as a list of tensors."""
+        self.matrices = [stack.as_strided((len(stack), _size(stack)), (max(_size(stack), 1), 1)) for stack in stacks]
+        """The kept gradients of each slot, as the rows of a matrix."""
+
+    def holders(self, processes: int) -> int:
+        """How many of the processes hold the same numbers."""
+        return sharding.holders(self.slots[0].param, processes)
+
+    def view(self, *, with_gradients: bool) -> View:
+        """Where the weights and, if they are wanted, their gradients are now."""
+        weights = [slot.weights for slot in self.slots]
+        are_runs = all(_is_run(w, slot.layout) for w, slot in zip(weights, self.slots, strict=True))
+        return View(
+            self,
+            weights,
+            [slot.gradient() for slot in self.slots] if with_gradients else [],
+            backend_for(self.device, self.slots[0].dtype, are_runs),
+        )
+
+
+@dataclass(frozen=True)
+class View:
+    """A part at the time of one call. It is dropped with the call, so that no gradient outlives ``zero_grad()``."""
+
+    part: Part
+    weights: list[Tensor]
+    gradients: list[Tensor]
+    backend: Backend
+
+    def __getitem__(self, key: str) -> list[Tensor]:
+        return self.part.kept[key]
+
+    @property
+    def group(self) -> int:
+        return self.part.group
+
+    @property
+    def rows(self) -> list[list[Tensor]]:
+        return self.part.rows
+
+
+def partition(slots: Iterable[Slot], by: str) -> list[Part]:
+    """Group slots into parts; slots whose state differs in the number ``by`` go to different ones."""
+    groups: dict[Any, list[Slot]] = {}
+    for slot in slots:
+        groups.setdefault((slot.key, slot.state.get(by), len(slot.tensors)), []).append(slot)
+    return [Part(group) for group in groups.values()]
+
+
+def _plain(x: Tensor) -> Tensor:
+    """The elements of ``x`` on this process, as real numbers, sharing its memory."""
+    x = sharding.local(x)
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+def _is_run(x: Tensor, strides: tuple[int, ...]) -> bool:
+    """Whether the elements of ``x`` are in its memory, with these strides and as they are.
+
+    Subclasses that take over PyTorch's operations may have none, or may still wait for it to be filled.
+    """
+    is_ordinary = type(x) in _ORDINARY or type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
+    return is_ordinary and x.stride() == strides and not x.is_neg()
+
+
+def _dense_strides(x: Tensor) -> tuple[int, ...]:
+    """The strides of a dense copy of ``x``: its own, if it is dense itself."""
+    return torch.empty_like(x, device="meta").stride()
+
+
+def _size(stack: Tensor) -> int:
+    """The number of elements of one of the stacked tensors."""
+    return stack[0].numel()
+
+
+def _zeros(param: Tensor, kept: Kept) -> Tensor:
+    if kept.rows is None:
+        return torch.zeros_like(param, dtype=kept.dtype(param))
+    own = sharding.local(param)
+    size, strides = (kept.rows, *own.shape), (own.numel(), *_dense_strides(own))
+    rows = torch.empty_strided(size, strides, dtype=kept.dtype(param), device=param.device).zero_()
+    return sharding.stacked(rows, param)
