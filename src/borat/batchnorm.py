@@ -1,12 +1,107 @@
-"""Batch normalisation in bundles whose pieces share a batch."""
+"""Batch normalisation: running statistics at the result, and in bundles whose pieces share a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.optim.swa_utils import update_bn
+
+if TYPE_CHECKING:
+    from borat.loss_optimizer import LossOptimizer
+
+_measured: WeakSet[nn.Module] = WeakSet()
+"""The layers whose statistics were measured again."""
+
+
+def measure_again(
+    model: nn.Module,
+    batches: Iterable[Any],
+    optimizer: LossOptimizer | None = None,
+    *,
+    count: int = 32,
+    forward: Callable[[nn.Module, Any], object] | None = None,
+) -> None:
+    """Put the model at the optimizer's result, and measure the running statistics of its normalisation layers there.
+
+    While training, these layers see the model where gradients are measured, which is another point: with FreeBORAT
+    their statistics do not fit the result. A few batches of training data are enough to measure them anew. Nothing else
+    of the model changes, and the random numbers go on as if nothing had happened.
+
+    Args:
+        model: the model. One without normalisation layers is only put at the result.
+        batches: batches of training data, such as a ``DataLoader``.
+        optimizer: the optimizer that trains the model; it is told to :meth:`eval`.
+        count: use at most so many batches.
+        forward: runs the model on a batch; by default ``model(batch)``, or ``model(batch[0])`` for tuples and lists.
+
+    Example:
+        >>> import torch
+        >>> from borat import FreeBORAT
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+        >>> optimizer = FreeBORAT(model.parameters())
+        >>> batches = [(torch.randn(8, 2), torch.randn(8, 1)) for _ in range(4)]
+        >>> for x, y in batches:
+        ...     optimizer.zero_grad()
+        ...     loss = (model(x) - y).square().mean()
+        ...     loss.backward()
+        ...     _ = optimizer.step(loss=loss)
+        >>> measure_again(model, batches, optimizer)  # at the result from here on
+        >>> _ = model.eval()  # evaluate it, save it; then model.train() and optimizer.train()
+    """
+    layers = [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+    _measured.update(layers)
+    if optimizer is not None:
+        optimizer.eval()
+    if layers:
+        devices = {p.device for p in model.parameters() if p.device.type != "cpu"}
+        kind = next(iter(devices)).type if devices else "cuda"
+        with torch.random.fork_rng(list(devices), device_type=kind):
+            update_bn(([batch] for batch in islice(batches, count)), _Through(model, forward or _run))
+
+
+class _Through(nn.Module):
+    """The model, called as ``forward`` says."""
+
+    def __init__(self, model: nn.Module, run: Callable[[nn.Module, Any], object]) -> None:
+        super().__init__()
+        self.model = model
+        self._run = run
+        self.training = model.training  # what update_bn() goes back to
+
+    def forward(self, batch: Any) -> object:
+        return self._run(self.model, batch)
+
+
+def _run(model: nn.Module, batch: Any) -> object:
+    return model(batch[0] if isinstance(batch, list | tuple) else batch)
+
+
+def layers_of(params: Iterable[Tensor]) -> list[nn.Module]:
+    """The normalisation layers with running statistics that these parameters belong to.
+
+    An optimizer does not know the model, so that all objects of the process are looked at.
+    """
+    ours = {id(p) for p in params}
+    return [
+        layer
+        for layer in gc.get_objects()
+        if issubclass(type(layer), _NormBase)
+        and layer.track_running_stats
+        and any(id(p) in ours for p in layer.parameters(recurse=False))
+    ]
+
+
+def were_measured(layers: Iterable[nn.Module]) -> bool:
+    """Whether :func:`measure_again` was ever used on any of the layers."""
+    return any(layer in _measured for layer in layers)
 
 
 @contextmanager

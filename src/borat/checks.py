@@ -19,9 +19,19 @@ def check_positive(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
 
 
-def check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+def check_not_negative(name: str, value: Any) -> None:
+    if not is_number(value) or not 0.0 <= value < math.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+
+
+def check_share(name: str, value: Any) -> None:
+    if not is_number(value) or not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} must be a number in (0, 1], got {value!r}")
+
+
+def check_count(name: str, value: Any, *, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -39,6 +49,21 @@ def check_lr(lr: Any, bundle_size: int) -> None:
         raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
     if math.isinf(lr) and bundle_size != 2:
         raise ValueError(f"lr must be finite unless bundle_size is 2, got {lr!r} with bundle_size={bundle_size}")
+
+
+def check_finite_lr(lr: Any) -> None:
+    """A learning rate that is a factor, and no cap that could be missing."""
+    check_lr(lr, 2)
+    if math.isinf(lr):
+        raise ValueError(f"lr must be finite, got {lr!r}")
+
+
+def check_betas(betas: Any) -> None:
+    """Gradients are measured between centre and average; at the centre itself, the average would be lost."""
+    if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(is_number(beta) for beta in betas):
+        raise ValueError(f"betas must be two numbers, got {betas!r}")
+    if not 0.0 < betas[0] < 1.0 or not 0.0 <= betas[1] < 1.0:
+        raise ValueError(f"betas must be in (0, 1) and [0, 1), got {betas!r}")
 
 
 def check_momentum(momentum: Any) -> None:

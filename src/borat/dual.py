@@ -67,14 +67,19 @@ def solve_dual(Q: Any, b: Any) -> DualSolution:
     """
     Q64, b64 = _as_array(Q, "Q"), _as_array(b, "b")
     _check(Q64, b64)
-    Q64, b64, exponent = _scaled(0.5 * Q64 + 0.5 * Q64.T, b64)
-    alpha = _ascend(Q64, b64, _enumerate(Q64, b64) if len(b64) <= ENUMERATION_LIMIT else _best_vertex(Q64, b64))
+    alpha, value = maximise(0.5 * Q64 + 0.5 * Q64.T, b64)
     support = tuple(int(i) for i in np.flatnonzero(alpha))
-    value = float(np.ldexp(_values(Q64, b64, alpha), -exponent))
     if isinstance(b, torch.Tensor) or isinstance(Q, torch.Tensor):
         device = b.device if isinstance(b, torch.Tensor) else Q.device
         return DualSolution(torch.from_numpy(alpha).to(device), value, support)
     return DualSolution(alpha, value, support)
+
+
+def maximise(Q: Array, b: Array) -> tuple[Array, float]:
+    """The weights and the dual value, without the checks of :func:`solve_dual`: for a finite, symmetric ``Q``."""
+    Q, b, exponent = _scaled(Q, b)
+    alpha = _ascend(Q, b, _enumerate(Q, b) if len(b) <= ENUMERATION_LIMIT else _best_vertex(Q, b))
+    return alpha, float(np.ldexp(_values(Q, b, alpha), -exponent))
 
 
 class IncrementalDual:

@@ -9,6 +9,7 @@
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,11 +55,37 @@ typedef struct {
     double momentum;
 } Move;
 
+/* Adam's metric D = correction * s + eps, where s = sqrt(beta2 * rms^2 + (1 - beta2) * gradient^2) is the new root of the
+ * mean square. Neither is stored before the move, so that a batch which is dropped has changed nothing. */
+typedef struct {
+    void **gradient; /* the newest piece */
+    void **rows;     /* the older ones, of all tensors, one row after the other */
+    void **weights;  /* y: where gradients are measured */
+    void **centre;   /* z */
+    void **rms;
+    double beta2;
+    double correction;
+    double eps;
+} Metric;
+
+/* With u = sum of coefficient * piece / D, older pieces first: z' = z - u - decay * y, and
+ * y' = z' + pull * (ratio * (y - z) - beta * (z' - z)). Where z' is to be projected first, y gets ratio * (y - z) + beta * z
+ * instead, from which y' follows. keep gets the gradient; it may be one of the rows. */
+typedef struct {
+    const Metric *metric;
+    const double *coefficients;
+    void **keep;
+    double decay;
+    double pull;
+    double ratio;
+    double beta;
+    int64_t before_projection;
+} Roll;
+
 /* The product of left with each of the terms. */
 typedef struct {
     void **left;
     void **terms;
-    double *sums; /* a row for each chunk */
 } Products;
 
 /* Copy to memory past the caches. A plain store would read the line first that it is about to overwrite. */
@@ -84,33 +111,56 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #define MOVE move_float
 #define PRODUCT product_float
 #define MULTIPLY multiply_float
+#define MEASURE measure_float
+#define ROLL roll_float
+#define PIECE piece_float
+#define SCALE scale_float
+#define PRODUCTS products_float
 #include "kernels_of_real.h"
 #undef REAL
 #undef MOVE
 #undef PRODUCT
 #undef MULTIPLY
+#undef MEASURE
+#undef ROLL
+#undef PIECE
+#undef SCALE
+#undef PRODUCTS
 #define REAL double
 #define MOVE move_double
 #define PRODUCT product_double
 #define MULTIPLY multiply_double
+#define MEASURE measure_double
+#define ROLL roll_double
+#define PIECE piece_double
+#define SCALE scale_double
+#define PRODUCTS products_double
 #include "kernels_of_real.h"
 
-/* Either a move or products, and the number of the next chunk to take. */
+/* What to do with a chunk, a row of sums for each chunk where it has any, and the number of the next chunk to take. */
 typedef struct {
     const Shape *shape;
     const Move *move;
     const Products *products;
+    const Metric *metric;
+    const Roll *roll;
+    double *sums;
+    int64_t columns;
     int64_t next;
 } Work;
 
 static void do_chunk(const Work *work, int64_t tensor, int64_t start, int64_t end, int64_t chunk) {
     const Shape *shape = work->shape;
-    if (work->move) {
-        (shape->is_double ? move_double : move_float)(shape, work->move, tensor, start, end);
-    } else {
-        double *sums = work->products->sums + chunk * shape->terms;
-        (shape->is_double ? multiply_double : multiply_float)(shape, work->products, tensor, start, end, sums);
-    }
+    const int is_double = shape->is_double;
+    double *sums = work->sums + chunk * work->columns;
+    if (work->move)
+        (is_double ? move_double : move_float)(shape, work->move, tensor, start, end);
+    else if (work->products)
+        (is_double ? multiply_double : multiply_float)(shape, work->products, tensor, start, end, sums);
+    else if (work->metric)
+        (is_double ? measure_double : measure_float)(shape, work->metric, tensor, start, end, sums);
+    else
+        (is_double ? roll_double : roll_float)(shape, work->roll, tensor, start, end);
 }
 
 static int64_t chunks_of(int64_t size) { return (size + CHUNK - 1) / CHUNK; }
@@ -139,23 +189,39 @@ static void run(Work *work) {
         take_chunks(work);
 }
 
+/* Let every chunk have a row of sums and add them up. Whether there was memory for it: 0 if there was. */
+static int sum_up(Work *work, double *results) {
+    const Shape *shape = work->shape;
+    int64_t chunks = 0;
+    for (int64_t t = 0; t < shape->tensors; t++) chunks += chunks_of(shape->sizes[t]);
+    work->sums = calloc(chunks * work->columns + 1, sizeof(double));
+    if (!work->sums) return 1;
+    run(work);
+    memset(results, 0, work->columns * sizeof(double));
+    for (int64_t c = 0; c < chunks; c++)
+        for (int64_t k = 0; k < work->columns; k++) results[k] += work->sums[c * work->columns + k];
+    free(work->sums);
+    return 0;
+}
+
 void borat_move(const Shape *shape, const Move *move) {
-    Work work = {shape, move, NULL, 0};
+    Work work = {.shape = shape, .move = move};
     run(&work);
 }
 
-/* Whether there was memory for it: 0 if there was. */
 int borat_products(const Shape *shape, void **left, void **terms, double *results) {
-    int64_t chunks = 0;
-    for (int64_t t = 0; t < shape->tensors; t++) chunks += chunks_of(shape->sizes[t]);
-    double *sums = calloc(chunks * shape->terms + 1, sizeof(double));
-    if (!sums) return 1;
-    const Products products = {left, terms, sums};
-    Work work = {shape, NULL, &products, 0};
+    const Products products = {left, terms};
+    Work work = {.shape = shape, .products = &products, .columns = shape->terms};
+    return sum_up(&work, results);
+}
+
+int borat_measure(const Shape *shape, const Metric *metric, double *results) {
+    const int64_t n = shape->terms;
+    Work work = {.shape = shape, .metric = metric, .columns = n * (n + 1) + n + 1};
+    return sum_up(&work, results);
+}
+
+void borat_roll(const Shape *shape, const Roll *roll) {
+    Work work = {.shape = shape, .roll = roll};
     run(&work);
-    memset(results, 0, shape->terms * sizeof(double));
-    for (int64_t c = 0; c < chunks; c++)
-        for (int64_t k = 0; k < shape->terms; k++) results[k] += sums[c * shape->terms + k];
-    free(sums);
-    return 0;
 }

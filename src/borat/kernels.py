@@ -11,12 +11,24 @@ import ctypes
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 Term = tuple[float, list[Tensor]]
 """A coefficient and the tensors it applies to."""
+
+
+class Metric(NamedTuple):
+    """Adam's metric ``correction * s + eps`` with ``s = sqrt(beta2 * rms^2 + (1 - beta2) * g^2)``, and the centre."""
+
+    centre: list[Tensor]
+    rms: list[Tensor]
+    beta2: float
+    correction: float
+    eps: float
+
 
 _PARALLEL_FROM = 2**16
 """So many elements are worth the start of further threads."""
@@ -50,6 +62,32 @@ class _Move(ctypes.Structure):
         ("velocity", _Pointers),
         ("decay", ctypes.c_double),
         ("momentum", ctypes.c_double),
+    )
+
+
+class _Metric(ctypes.Structure):
+    _fields_ = (
+        ("gradient", _Pointers),
+        ("rows", _Pointers),
+        ("weights", _Pointers),
+        ("centre", _Pointers),
+        ("rms", _Pointers),
+        ("beta2", ctypes.c_double),
+        ("correction", ctypes.c_double),
+        ("eps", ctypes.c_double),
+    )
+
+
+class _Roll(ctypes.Structure):
+    _fields_ = (
+        ("metric", ctypes.POINTER(_Metric)),
+        ("coefficients", ctypes.POINTER(ctypes.c_double)),
+        ("keep", _Pointers),
+        ("decay", ctypes.c_double),
+        ("pull", ctypes.c_double),
+        ("ratio", ctypes.c_double),
+        ("beta", ctypes.c_double),
+        ("before_projection", ctypes.c_int64),
     )
 
 
@@ -122,6 +160,59 @@ def products(left: list[Tensor], terms: Sequence[list[Tensor]]) -> list[float]:
     if _library.borat_products(ctypes.byref(shape), _pointers(left), _pointers(*terms), results):
         raise MemoryError("no memory for the partial sums of inner products")
     return list(results)
+
+
+def measure(pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metric) -> list[float]:
+    """The inner products of pieces, oldest first, in Adam's metric: see :func:`borat.metric.sums`."""
+    assert _library is not None
+    n = len(pieces)
+    results = (ctypes.c_double * (n * (n + 1) + n + 1))()
+    shape, arguments = _shape(weights, n), _metric(pieces, weights, metric)
+    if _library.borat_measure(ctypes.byref(shape), ctypes.byref(arguments), results):
+        raise MemoryError("no memory for the partial sums of inner products")
+    return list(results)
+
+
+def roll(
+    pieces: Sequence[list[Tensor]],
+    weights: list[Tensor],
+    metric: Metric,
+    coefficients: Sequence[float],
+    *,
+    keep: list[Tensor] | None,
+    decay: float,
+    pull: float,
+    ratio: float,
+    beta: float,
+    before_projection: bool,
+) -> None:
+    """Move centre and weights along the pieces, oldest first: see :func:`borat.metric.roll`."""
+    assert _library is not None
+    arguments = _Roll(
+        ctypes.pointer(_metric(pieces, weights, metric)),
+        (ctypes.c_double * len(coefficients))(*coefficients),
+        keep and _pointers(keep),
+        decay,
+        pull,
+        ratio,
+        beta,
+        before_projection,
+    )
+    _library.borat_roll(ctypes.byref(_shape(weights, len(pieces))), ctypes.byref(arguments))
+    torch.autograd.graph.increment_version(weights)
+
+
+def _metric(pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metric) -> _Metric:
+    return _Metric(
+        _pointers(pieces[-1]),
+        _pointers(*pieces[:-1]),
+        _pointers(weights),
+        _pointers(metric.centre),
+        _pointers(metric.rms),
+        metric.beta2,
+        metric.correction,
+        metric.eps,
+    )
 
 
 def _shape(tensors: list[Tensor], terms: int) -> _Shape:

@@ -51,3 +51,95 @@ static void MULTIPLY(const Shape *shape, const Products *products, int64_t tenso
             sums[k] += PRODUCT(left, (const REAL *)products->terms[k * shape->tensors + tensor] + start, n);
     }
 }
+
+/* A piece of the metric's bundle: the older ones come first. */
+static const REAL *PIECE(const Shape *shape, const Metric *metric, int64_t k, int64_t tensor) {
+    return (const REAL *)(k == shape->terms - 1 ? metric->gradient : metric->rows + k * shape->tensors)[tensor];
+}
+
+/* The new root of the mean square, and D. */
+VECTORISED static void SCALE(const Metric *metric, const REAL *g, const REAL *rms, int64_t n, double *root, double *D) {
+    const double beta2 = metric->beta2, rest = 1.0 - beta2, correction = metric->correction, eps = metric->eps;
+    for (int64_t i = 0; i < n; i++) {
+        const double x = g[i], s = rms[i];
+        root[i] = sqrt(beta2 * (s * s) + rest * (x * x));
+        D[i] = correction * root[i] + eps;
+    }
+}
+
+/* The products of x with y and with z. */
+VECTORISED static void PRODUCTS(const REAL *x, const double *y, const double *z, int64_t n, double *xy, double *xz) {
+    double a[LANES] = {0.0}, b[LANES] = {0.0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int64_t j = 0; j < LANES; j++) {
+            a[j] += x[i + j] * y[i + j];
+            b[j] += x[i + j] * z[i + j];
+        }
+    for (; i < n; i++) {
+        *xy += x[i] * y[i];
+        *xz += x[i] * z[i];
+    }
+    for (int64_t j = 0; j < LANES; j++) {
+        *xy += a[j];
+        *xz += b[j];
+    }
+}
+
+/* For pieces j and i <= j: <g_i, g_j / D>, then <g_i, g_j / D^2>; then <g_j, z>; then <g, z - y> of the newest. */
+VECTORISED static void MEASURE(const Shape *shape, const Metric *metric, int64_t tensor, int64_t start, int64_t end,
+                               double *sums) {
+    const int64_t pieces = shape->terms, pairs = pieces * (pieces + 1) / 2;
+    double root[MOVED], D[MOVED], once[MOVED], twice[MOVED];
+    for (; start < end; start += MOVED) {
+        const int64_t n = end - start < MOVED ? end - start : MOVED;
+        const REAL *g = (const REAL *)metric->gradient[tensor] + start;
+        const REAL *y = (const REAL *)metric->weights[tensor] + start, *z = (const REAL *)metric->centre[tensor] + start;
+        SCALE(metric, g, (const REAL *)metric->rms[tensor] + start, n, root, D);
+        double *pair = sums;
+        for (int64_t j = 0; j < pieces; j++) {
+            const REAL *x = PIECE(shape, metric, j, tensor) + start;
+            for (int64_t i = 0; i < n; i++) {
+                once[i] = x[i] / D[i];
+                twice[i] = once[i] / D[i];
+            }
+            for (int64_t i = 0; i <= j; i++, pair++)
+                PRODUCTS(PIECE(shape, metric, i, tensor) + start, once, twice, n, pair, pair + pairs);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            once[i] = z[i];
+            twice[i] = (double)z[i] - (double)y[i];
+        }
+        double unused = 0.0;
+        for (int64_t j = 0; j < pieces; j++)
+            PRODUCTS(PIECE(shape, metric, j, tensor) + start, once, twice, n, sums + 2 * pairs + j,
+                     j == pieces - 1 ? sums + 2 * pairs + pieces : &unused);
+    }
+}
+
+VECTORISED static void ROLL(const Shape *shape, const Roll *roll, int64_t tensor, int64_t start, int64_t end) {
+    const Metric *metric = roll->metric;
+    const double decay = roll->decay, pull = roll->pull, ratio = roll->ratio, beta = roll->beta;
+    double root[MOVED], D[MOVED], sum[MOVED];
+    for (; start < end; start += MOVED) {
+        const int64_t n = end - start < MOVED ? end - start : MOVED;
+        const REAL *g = (const REAL *)metric->gradient[tensor] + start;
+        REAL *y = (REAL *)metric->weights[tensor] + start, *z = (REAL *)metric->centre[tensor] + start;
+        REAL *rms = (REAL *)metric->rms[tensor] + start;
+        SCALE(metric, g, rms, n, root, D);
+        for (int64_t k = 0; k < shape->terms; k++) {
+            const REAL *x = PIECE(shape, metric, k, tensor) + start;
+            const double c = roll->coefficients[k];
+            for (int64_t i = 0; i < n; i++) sum[i] = (k ? sum[i] : 0.0) + c * x[i];
+        }
+        for (int64_t i = 0; i < n; i++) {
+            const double from = z[i], at = y[i];
+            const REAL to = (REAL)(from - sum[i] / D[i] - decay * at);
+            rms[i] = (REAL)root[i];
+            z[i] = to;
+            y[i] = roll->before_projection ? (REAL)(ratio * (at - from) + beta * from)
+                                           : (REAL)(to + pull * (ratio * (at - from) - beta * (to - from)));
+        }
+        if (roll->keep) memcpy((REAL *)roll->keep[tensor] + start, g, n * sizeof(REAL));
+    }
+}

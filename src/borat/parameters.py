@@ -75,6 +75,12 @@ class Slot:
             and self.param.device == self.key[1]
         )
 
+    def keep(self, key: str, tensor: Tensor) -> None:
+        """Keep a copy of a tensor like the parameter's for a while; a slot made after this has it among its own."""
+        copy = torch.zeros_like(self.param)
+        _plain(copy).copy_(tensor)
+        self.state[key] = copy
+
     @property
     def weights(self) -> Tensor:
         return _plain(self.param) if self.wrapped else self.param

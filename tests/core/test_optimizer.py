@@ -9,29 +9,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from borat import ALIG, BORAT, StepInfo, solve_dual
 from borat.constraints import L2Ball
-from problems import batches, least_squares, network, train
+from problems import as_functions, batches, least_squares, network, train
 from reference import borat, project_l2
-
-
-def as_functions(model, data):
-    """The batches as functions of the flat parameters, for the literal twin."""
-    model = copy.deepcopy(model)
-
-    def function(x, y):
-        def evaluate(w):
-            vector_to_parameters(torch.from_numpy(w), model.parameters())
-            model.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            return loss.item(), parameters_to_vector([p.grad for p in model.parameters()]).numpy()
-
-        return evaluate
-
-    return iter([function(x, y) for x, y in data])
 
 
 @pytest.mark.parametrize("bundle_size", [1, 2, 3, 4, 5, 7, 10])

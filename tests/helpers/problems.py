@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from borat import BORAT, kernels, vectors
 from borat.vectors import Backend
@@ -43,6 +44,23 @@ def train(
         optimizer.step(loss=loss)
         points.append(parameters_to_vector(model.parameters()).detach().clone())
     return points
+
+
+def as_functions(model, data):
+    """The batches as functions of the flat parameters, for the literal twin."""
+    model = copy.deepcopy(model)
+
+    def function(x, y):
+        def evaluate(w):
+            vector_to_parameters(torch.from_numpy(w), model.parameters())
+            model.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            return loss.item(), parameters_to_vector([p.grad for p in model.parameters()]).numpy()
+
+        return evaluate
+
+    return iter([function(x, y) for x, y in data])
 
 
 def least_squares(dtype: torch.dtype = torch.float64) -> tuple[nn.Linear, Callable[[int], Tensor]]:

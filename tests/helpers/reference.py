@@ -76,6 +76,55 @@ def _weights(A: np.ndarray, b: Vector, lr: float | Vector, lower_bound: float | 
     return enumerate_dual((rows * lr) @ rows.T, np.append(b, lower_bound))[0]
 
 
+def free_borat(
+    y: Vector,
+    batches: Iterator[Batch],
+    bundle_size: int,
+    lr: float | Vector = 1.0,
+    betas: tuple[float, float] = (0.9, 0.99),
+    aim: float = 0.5,
+    lower_bound: float = 0.0,
+    weight_decay: float | Vector = 0.0,
+    eps: float = 1e-8,
+    project: Callable[[Vector], Vector] = lambda w: w,
+) -> Iterator[tuple[Vector, Vector, Vector, Vector]]:
+    """FreeBORAT's six steps, one after the other: yields y, x, z and the weights of the pieces after each batch.
+
+    Pieces carry their values at the centre along, by what it really moved. ``lr`` and ``weight_decay`` may differ
+    between the coordinates, as they do with parameter groups.
+    """
+    beta, beta2 = betas
+    z = x = y = project(y)
+    v = np.zeros_like(z)
+    A, b = np.zeros((0, len(z))), np.zeros(0)
+    for k, batch in enumerate(batches, start=1):
+        loss, g = batch(y)
+        # 1
+        v = beta2 * v + (1.0 - beta2) * g**2
+        D = np.sqrt(v / (1.0 - beta2**k)) + eps
+        # 2
+        A = np.vstack((A, g))[-(bundle_size - 1) :]
+        b = np.append(b, loss + g @ (z - y))[-(bundle_size - 1) :]
+        # 3
+        h = max(b[-1] - lower_bound, 0.0)
+        T = lower_bound + h * (1.0 - aim * (1.0 - beta**k))
+        alpha = np.append(np.zeros(len(b)), 1.0)
+        if h > 0.0 and g @ (g / D) > 0.0:
+            eta = h / (g @ (g / D))
+            # 4
+            rows = np.vstack((A, np.zeros(len(z))))
+            alpha = enumerate_dual(eta * (rows / D) @ rows.T, np.append(b, T))[0]
+            # 5
+            u = -eta * (A.T @ alpha[:-1]) / D
+            tau = eta * (1.0 - alpha[-1])
+            before, z = z, project(z + lr * (u - tau * weight_decay * y))
+            b = b + A @ (z - before)
+        # 6
+        x = x + 2.0 / (k + 1.0) * (z - x)
+        y = (1.0 - beta) * z + beta * x
+        yield y, x, z, alpha
+
+
 def project_l2(radius: float) -> Callable[[Vector], Vector]:
     def project(w: Vector) -> Vector:
         norm = np.linalg.norm(w)

@@ -1,0 +1,376 @@
+"""FreeBORAT does what its six steps say: compared with a literal twin, with closed forms, and at the extremes."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from borat import FreeBORAT, kernels
+from borat.constraints import L2Ball
+from borat.vectors import Backend
+from problems import as_functions, batches, network, train, use_backend
+from reference import free_borat, project_l2
+
+SIZES = [2, 3, 5, 9]
+CASES = {
+    "default": {},
+    "bound": {"lower_bound": 0.2},
+    "below zero": {"lower_bound": -1.5},
+    "decay": {"weight_decay": 0.3},
+    "aim": {"aim": 1.0},
+    "betas": {"betas": (0.5, 0.9)},
+    "eps": {"eps": 1e-3},
+    "lr": {"lr": 0.3},
+    "ball": {"radius": 2.2},
+    "all": {"lower_bound": 0.1, "weight_decay": 0.1, "radius": 2.2, "lr": 0.7, "aim": 0.8},
+}
+
+
+def vector(model: nn.Module) -> torch.Tensor:
+    return parameters_to_vector(model.parameters()).detach().clone()
+
+
+def make(params, bundle_size=3, *, radius=None, **options) -> FreeBORAT:
+    return FreeBORAT(params, bundle_size, constraint=L2Ball(radius) if radius else None, **options)
+
+
+def twin(model, data, bundle_size=3, *, radius=None, **options):
+    project = project_l2(radius) if radius else lambda w: w
+    return list(free_borat(vector(model).numpy(), as_functions(model, data), bundle_size, project=project, **options))
+
+
+def result(model, optimizer) -> torch.Tensor:
+    """The average; the training does not notice that somebody has looked."""
+    before = vector(model)
+    optimizer.eval()
+    average = vector(model)
+    optimizer.train()
+    assert torch.equal(vector(model), before), "bit for bit"
+    return average
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_equals_the_literal_twin(bundle_size, case, monkeypatch):
+    start, data = network(), batches(12 if bundle_size > 5 else 20)  # the twin solves 2^N systems for each batch
+    expected = twin(start, data, bundle_size, **CASES[case])
+    for backend in (Backend.OWN, Backend.PLAIN) if kernels.are_there() else (Backend.PLAIN,):
+        use_backend(backend, monkeypatch)
+        model = copy.deepcopy(start)
+        optimizer = make(model.parameters(), bundle_size, **CASES[case])
+        for batch, (y, x, _, alpha) in zip(data, expected, strict=True):
+            (point,) = train(model, optimizer, [batch])
+            np.testing.assert_allclose(point.numpy(), y, rtol=0, atol=1e-9)
+            np.testing.assert_allclose(result(model, optimizer).numpy(), x, rtol=0, atol=1e-9)
+            np.testing.assert_allclose(optimizer.last_step.alpha, alpha, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+@pytest.mark.parametrize("radius", [None, 2.2])
+def test_groups_have_their_own_lr_and_decay(bundle_size, radius):
+    model, data = network(), batches(11)
+    sizes = [sum(p.numel() for p in layer.parameters()) for layer in (model[0], model[2])]
+    lr, decay = (np.repeat(values, sizes) for values in ([0.5, 2.0], [0.4, 0.0]))
+    expected = twin(model, data, bundle_size, lr=lr, weight_decay=decay, radius=radius)
+    groups = [
+        {"params": model[0].parameters(), "lr": 0.5, "weight_decay": 0.4},
+        {"params": model[2].parameters(), "lr": torch.tensor(2.0)},
+    ]
+    optimizer = make(groups, bundle_size, radius=radius)
+    for point, (y, *_) in zip(train(model, optimizer, data), expected, strict=True):
+        np.testing.assert_allclose(point.numpy(), y, rtol=0, atol=1e-9)
+    assert optimizer.last_step.lr == (0.5, 2.0)
+    assert optimizer.last_step.step_size[1] == pytest.approx(4.0 * optimizer.last_step.step_size[0])
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+@pytest.mark.parametrize("case", ["default", "all"])
+def test_saved_and_loaded_at_any_batch(bundle_size, case):
+    start, data = network(), batches(11)
+    expected = twin(start, data, bundle_size, **CASES[case])
+    for split, at_result in itertools.product(range(11), (False, True)):
+        model = copy.deepcopy(start)
+        optimizer = make(model.parameters(), bundle_size, **CASES[case])
+        train(model, optimizer, data[:split])
+        if at_result:
+            optimizer.eval()
+        file = io.BytesIO()
+        torch.save([model.state_dict(), optimizer.state_dict()], file)
+        file.seek(0)
+        other = network()
+        resumed = make(other.parameters(), bundle_size)
+        resumed.constraint = optimizer.constraint
+        for part, state in zip((other, resumed), torch.load(file, weights_only=True), strict=True):
+            part.load_state_dict(state)
+        for opt in (optimizer, resumed) if at_result else ():
+            opt.train()
+        points, others = train(model, optimizer, data[split:]), train(other, resumed, data[split:])
+        assert all(torch.equal(p, q) for p, q in zip(points, others, strict=True))
+        np.testing.assert_allclose(points[-1].numpy(), expected[-1][0], rtol=0, atol=1e-9)
+
+
+def test_bundle_of_two_is_a_share_of_the_polyak_step():
+    """alpha = aim * (1 - beta^k): the target is that share of the way from the loss to the bound."""
+    model = network()
+    optimizer = FreeBORAT(model.parameters(), 2)
+    for k, batch in enumerate(batches(10), start=1):
+        train(model, optimizer, [batch])
+        share = 0.5 * (1.0 - 0.9**k)
+        info = optimizer.last_step
+        assert info.alpha == pytest.approx((share, 1.0 - share))
+        assert info.target == pytest.approx(info.gap * (1.0 - share))
+        assert info.offsets == pytest.approx((info.gap, info.target))
+        assert info.kind == "ALIG"
+
+
+def test_last_step_tells_what_the_centre_did():
+    model = network()
+    optimizer = FreeBORAT(model.parameters(), 4, lr=0.6)
+    for batch in batches(12):
+        before = [
+            optimizer.state[p]["centre"].clone() if p in optimizer.state else p.clone() for p in model.parameters()
+        ]
+        train(model, optimizer, [batch])
+        moved = [optimizer.state[p]["centre"] - z for p, z in zip(model.parameters(), before, strict=True)]
+        info = optimizer.last_step
+        assert parameters_to_vector(moved).norm().item() == pytest.approx(info.step_norm, rel=1e-9)
+        assert sum(info.alpha) == pytest.approx(1.0)
+        assert info.gap == pytest.approx(info.offsets[-2])
+        assert info.step_size > 0.0
+        assert info.support == tuple(i for i, a in enumerate(info.alpha) if a)
+
+
+@pytest.mark.parametrize("bundle_size", [2, 3, 5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("factor", [1e-6, 1e-3, 1e3, 1e6])
+def test_the_scale_of_the_loss_does_not_matter(bundle_size, dtype, factor):
+    data = batches(25, dtype)
+    points = []
+    for scale in (1.0, factor):
+        torch.manual_seed(0)
+        model = network(dtype)
+        optimizer = FreeBORAT(model.parameters(), bundle_size, eps=1e-30)
+        points.append(train(model, optimizer, data, lambda loss, scale=scale: loss * scale)[-1])
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-3  # rounding grows along a trajectory
+    torch.testing.assert_close(*points, rtol=0, atol=tolerance)
+
+
+# Extremes
+
+
+def steps(w: nn.Parameter, optimizer: FreeBORAT, gradients, losses) -> list[list[float]]:
+    points = []
+    for g, loss in zip(gradients, losses, strict=True):
+        w.grad = torch.tensor(g, dtype=w.dtype)
+        optimizer.step(loss=loss)
+        points.append(w.tolist())
+    return points
+
+
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_a_loss_below_the_bound_is_warned_of_and_never_climbs(bundle_size):
+    w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    optimizer = FreeBORAT([w], bundle_size, lower_bound=10.0)
+    with pytest.warns(UserWarning, match="the loss 3 is below lower_bound=10") as record:
+        points = steps(w, optimizer, [[1.0, 1.0]] * 6, [3.0] * 6)
+    assert len(record) == 1
+    assert points == [[1.0, -2.0]] * 6
+    assert optimizer.last_step.kind in ("ZERO", "B")
+    assert optimizer.last_step.gap == 0.0
+
+
+@pytest.mark.parametrize("backend", [Backend.OWN, Backend.PLAIN])
+@pytest.mark.parametrize("bundle_size", SIZES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        [[0.0, 0.0]],
+        [[1.0, 2.0]],
+        [[1.0, 2.0], [-1.0, -2.0]],
+        [[1e-30, 2e-30]],
+        [[1e30, -1e30]],
+        [[1e30, 0.0], [0.0, 1e-30], [1.0, 1.0]],
+        [[0.0, 0.0], [3.0, 0.0]],
+    ],
+    ids=["zero", "duplicate", "opposite", "short", "long", "mixed", "zero between"],
+)
+def test_extreme_gradients(gradients, dtype, bundle_size, backend, monkeypatch):
+    """No NaN, and no step that goes below the target of the newest piece, in the metric's own model."""
+    use_backend(backend, monkeypatch)
+    w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=dtype))
+    optimizer = FreeBORAT([w], bundle_size)
+    for i in range(12):
+        g = torch.tensor(gradients[i % len(gradients)], dtype=dtype)
+        w.grad = g
+        optimizer.step(loss=1.0)
+        assert w.isfinite().all()
+        assert all(t.isfinite().all() for t in optimizer.state[w].values() if isinstance(t, torch.Tensor))
+        info = optimizer.last_step
+        assert all(math.isfinite(x) for x in (*info.alpha, *info.offsets, info.step_norm, info.step_size))
+        if not g.any():
+            assert info.step_norm == 0.0
+    assert optimizer.dropped_batches == 0
+
+
+def test_a_gradient_that_is_too_short_for_any_step_is_dropped():
+    w = nn.Parameter(torch.ones(1))
+    optimizer = FreeBORAT([w])
+    with pytest.warns(UserWarning, match="the batch is dropped"):
+        steps(w, optimizer, [[1e-38]], [1e3])
+    assert w.item() == 1.0
+    assert optimizer.dropped_batches == 1
+    assert steps(w, optimizer, [[1.0]], [1.0])[0][0] < 1.0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("bundle_size", SIZES)
+def test_non_finite_batches_leave_no_trace(bad, where, bundle_size):
+    model, data = network(), batches(2 * bundle_size)
+    clean = copy.deepcopy(model)
+    expected = train(clean, FreeBORAT(clean.parameters(), bundle_size), data)
+    optimizer = FreeBORAT(model.parameters(), bundle_size)
+    with pytest.warns(UserWarning, match="not finite") as record:
+        for i, (x, y) in enumerate(data):
+            before = vector(model)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            if where == "gradient":
+                next(model.parameters()).grad.view(-1)[3] = bad
+            optimizer.step(loss=loss * bad if where == "loss" else loss)
+            assert torch.equal(vector(model), before)
+            assert optimizer.dropped_batches == i + 1
+            assert torch.equal(train(model, optimizer, [(x, y)])[-1], expected[i])
+    assert len(record) == 1, "warned of once"
+
+
+@pytest.mark.parametrize("bundle_size", [3, 5])
+def test_a_gradient_missing_at_times_is_zero(bundle_size):
+    """Also one that is missing at first: then the parameter joins late, as if its gradients had been zero."""
+
+    def run(explicit_zero):
+        torch.manual_seed(0)
+        a, b = nn.Parameter(torch.randn(4).double()), nn.Parameter(torch.randn(3).double())
+        optimizer = FreeBORAT([a, b], bundle_size)
+        for i in range(16):
+            optimizer.zero_grad()
+            uses_b = i > 4 and i % 3 > 0
+            loss = (a - i).square().sum() + (b + i).square().sum() * uses_b
+            loss.backward()
+            if not uses_b and not explicit_zero:
+                b.grad = None
+            optimizer.step(loss=loss)
+        return torch.cat((a, b)).detach()
+
+    torch.testing.assert_close(run(True), run(False), rtol=0, atol=1e-12)
+
+
+def test_a_frozen_parameter_stays():
+    model = network()
+    model[0].weight.requires_grad_(False)
+    frozen = model[0].weight.clone()
+    optimizer = FreeBORAT(model.parameters(), weight_decay=0.1)
+    train(model, optimizer, batches(5))
+    assert torch.equal(model[0].weight, frozen)
+    assert model[0].weight not in optimizer.state
+
+
+@pytest.mark.parametrize("bundle_size", [2, 3, 5])
+def test_it_interpolates(bundle_size):
+    """Least squares that can be solved: the average goes to zero loss."""
+    torch.manual_seed(0)
+    model = nn.Linear(40, 1, bias=False).double()
+    x = torch.randn(20, 40, dtype=torch.float64)
+    y = x @ torch.randn(40, 1, dtype=torch.float64)
+    optimizer = FreeBORAT(model.parameters(), bundle_size)
+    first = (model(x) - y).square().mean().item()
+    for i in range(3000):
+        batch = slice(4 * (i % 5), 4 * (i % 5) + 4)
+        optimizer.zero_grad()
+        loss = (model(x[batch]) - y[batch]).square().mean()
+        loss.backward()
+        optimizer.step(loss=loss)
+    optimizer.eval()
+    assert (model(x) - y).square().mean().item() < 1e-4 * first
+
+
+def test_beta_that_a_schedule_changes():
+    """The average is where it was, whatever beta the next point is made with."""
+    model, data = network(), batches(12)
+    optimizer = FreeBORAT(model.parameters())
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2.0, total_steps=12)
+    x = vector(model)
+    for k, batch in enumerate(data, start=1):
+        train(model, optimizer, [batch])
+        beta = optimizer.param_groups[0]["betas"][0]
+        z = parameters_to_vector([optimizer.state[p]["centre"] for p in model.parameters()])
+        x = x + 2.0 / (k + 1) * (z - x)
+        torch.testing.assert_close(vector(model), (1 - beta) * z + beta * x, rtol=0, atol=1e-12)
+        torch.testing.assert_close(result(model, optimizer), x, rtol=0, atol=1e-12)
+        scheduler.step()
+    assert beta != 0.9
+
+
+# Batch normalisation
+
+
+class Normalised(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Dropout(0.2), nn.Linear(7, 3))
+
+
+def test_evaluation_with_stale_statistics_is_warned_of_once():
+    model = Normalised().double()
+    optimizer = FreeBORAT(model.parameters())
+    optimizer.eval()  # before the first batch nothing is stale
+    optimizer.train()
+    train(model, optimizer, batches(3))
+    with pytest.warns(UserWarning, match=r"borat.batchnorm.measure_again\(model, batches, optimizer\)"):
+        optimizer.eval()
+    optimizer.train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.eval()
+
+
+def test_statistics_are_measured_at_the_result():
+    from borat.batchnorm import measure_again
+
+    model, data = Normalised().double(), batches(6)
+    optimizer = FreeBORAT(model.parameters())
+    train(model, optimizer, data)
+    random = torch.get_rng_state()
+    measure_again(model, data, optimizer)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert model.training
+    hidden = torch.stack([model[0](x).mean(0) for x, _ in data])
+    torch.testing.assert_close(model[1].running_mean, hidden.mean(0))
+    assert model[1].momentum == 0.1
+    with pytest.raises(RuntimeError, match="call the optimizer's train"):
+        train(model, optimizer, data[:1])
+    optimizer.train()
+    train(model, optimizer, data)
+    optimizer.eval()  # the helper was used: no warning
+
+
+def test_statistics_of_models_with_other_batches():
+    from borat.batchnorm import measure_again
+
+    model = Normalised().eval()
+    batches = [{"inputs": torch.randn(8, 5)} for _ in range(5)]
+    measure_again(model, batches, count=2, forward=lambda model, batch: model(batch["inputs"]))
+    assert model[1].num_batches_tracked == 2
+    assert not model.training
+    hidden = torch.cat([model[0](batch["inputs"]) for batch in batches[:2]])
+    torch.testing.assert_close(model[1].running_mean, hidden.mean(0))
