@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.config import RunConfig
-from borat.lab.store import Metrics, Run
+from borat.lab.store.run import Metrics, Run
 
 LRS = (0.01, 0.1, 1.0, 10.0)
 RADII = (50.0, 100.0, 150.0, 200.0, 250.0)

@@ -10,7 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PRELOADED = ("borat.lab.train", "borat.integrations.lightning", "borat.integrations.huggingface", "sklearn.datasets")
+PRELOADED = (
+    "borat.lab.training.train",
+    "borat.integrations.lightning",
+    "borat.integrations.huggingface",
+    "sklearn.datasets",
+)
 
 
 def run_program(code: str, folder: Path) -> str:

@@ -1,6 +1,6 @@
-"""One frozen, typed description of a training run, from a file, from flags, or from Python.
+"""One frozen, typed description of a training run, from a file, from flags, or from Python, and of how it is done.
 
-Everything that decides the outcome of a run is in it, so that its digest names the run.
+Everything that decides the outcome of a run is in the first, so that its digest names the run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import difflib
 import hashlib
 import json
 import math
-import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -19,31 +18,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from borat.checks import check_count, check_flag
+from borat.lab.files import read_mapping
+from borat.lab.methods import METHODS
+
 LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
 SCHEDULES = ("constant", "manual", "piecewise", "geometric", "cosine", "plateau")
 PRECISIONS = ("32", "64", "bf16-mixed")
-
-METHODS = {
-    "alig": "ALI-G",
-    "sgd": "SGD",
-    "adagrad": "Adagrad",
-    "adam": "Adam",
-    "amsgrad": "AMSGrad",
-    "adamw": "AdamW",
-    "rmsprop": "RMSprop",
-    "yogi": "Yogi",
-    "dfw": "DFW",
-    "bpgrad": "BPGrad",
-    "l4adam": "L4Adam",
-    "l4mom": "L4Mom",
-    "sps": "SPS_max",
-    "momo": "MoMo",
-    "momo-adam": "MoMo-Adam",
-    "prodigy": "Prodigy",
-    "schedule-free": "Schedule-Free",
-    "dog": "DoG",
-}
-"""Optimizers as their papers call them; BORAT's name has its bundle size."""
+STRATEGIES = ("auto", "ddp", "fsdp")
+ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 
 @dataclass(frozen=True)
@@ -131,18 +114,34 @@ class RunConfig:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """The contents of a TOML or JSON file."""
-    if not path.is_file():
-        raise ValueError(f"the configuration file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path} is not valid: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}")
-    return values
+@dataclass(frozen=True)
+class Execution:
+    """Where and how to train. None of it belongs to the configuration of a run: none should change what comes out.
+
+    Args:
+        devices: how many processes, each with a device of its own; the batch is shared among them.
+        strategy: ``"ddp"`` copies the model, ``"fsdp"`` spreads it (FSDP2); ``"auto"`` is DDP with several devices.
+        accelerator: ``"cpu"``, ``"gpu"``, …; the best there is for ``"auto"``.
+        compile: whether to compile the model.
+        tensorboard: whether to write events for TensorBoard.
+    """
+
+    devices: int = 1
+    strategy: str = "auto"
+    accelerator: str = "auto"
+    compile: bool = False
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("devices", self.devices)
+        check_flag("compile", self.compile)
+        check_flag("tensorboard", self.tensorboard)
+        for name, allowed in (("strategy", STRATEGIES), ("accelerator", ACCELERATORS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
 
 def _check_types(config: RunConfig) -> None:

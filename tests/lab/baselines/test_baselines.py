@@ -29,7 +29,8 @@ from borat.lab.baselines.bpgrad import BPGrad
 from borat.lab.baselines.dfw import DFW
 from borat.lab.baselines.l4 import L4Adam, L4Mom
 from borat.lab.baselines.sps import SPS
-from borat.lab.config import LOSSES, METHODS, SCHEDULES, RunConfig
+from borat.lab.config import LOSSES, SCHEDULES, RunConfig
+from borat.lab.methods import METHODS
 
 OWN = ("dfw", "bpgrad", "l4adam", "l4mom", "sps")
 COORDINATEWISE = ("adagrad", "adam", "amsgrad", "adamw", "rmsprop", "yogi")

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from borat.lab import bench, demo
-from borat.lab.cli import app
-from borat.lab.jobs import Outcome
-from borat.lab.train import train
+from borat.lab.cli import app, demo
+from borat.lab.sweeps.jobs import Outcome
+from borat.lab.timing import optimizers as bench
+from borat.lab.training.train import train
 
 runner = CliRunner()
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from borat import ALIG, BORAT
 from borat.lab.cli import app
-from borat.lab.explain import page, pictures, rates
+from borat.lab.explain import page, pictures
 from borat.lab.explain.frames import EXAMPLES, SIZES, trajectory
+from borat.lab.theory import figures as rates
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from borat import ALIG
-from borat.lab import bench
 from borat.lab.data.repeat_copy import repeat_copy
 from borat.lab.models import FAMILIES, dnc, make_model
 from borat.lab.models.densenet import DenseLayer
-from borat.lab.objective import SequenceLoss
+from borat.lab.timing import optimizers as bench
+from borat.lab.training.objective import SequenceLoss
 
 CIFAR, DIGITS, GREY = (3, 32, 32), (1, 8, 8), (1, 28, 28)
 

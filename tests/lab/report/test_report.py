@@ -13,14 +13,15 @@ from typer.testing import CliRunner
 import fabricate
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
+from borat.lab.figures import kind_styles
+from borat.lab.methods import sort_methods
 from borat.lab.report import write_report
 from borat.lab.report.page import embed, make_data, paper_heatmap
-from borat.lab.report.records import collect
 from borat.lab.report.static import file_names
-from borat.lab.report.styles import kind_styles
-from borat.lab.report.tasks import group, name_kind, short_names, sort_methods
-from borat.lab.store import Metrics, Run
-from borat.lab.verdict import Trial, sentence, usable
+from borat.lab.report.tasks import group, name_kind, short_names
+from borat.lab.robustness import Trial, sentence, usable
+from borat.lab.store.records import collect
+from borat.lab.store.run import Metrics, Run
 
 
 def invoke(*arguments: object):

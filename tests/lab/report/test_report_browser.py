@@ -13,8 +13,8 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 import fabricate
 from borat.lab.config import RunConfig
 from borat.lab.report import write_report
-from borat.lab.store import Run, find_runs
-from borat.lab.train import train
+from borat.lab.store.run import Run, find_runs
+from borat.lab.training.train import train
 from browser import chromium as chromium
 
 EVIL = (

@@ -11,12 +11,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from borat.lab.baselines import DEFAULT_LR, OPTIMIZERS, make_loss, make_optimizer
-from borat.lab.costs import GFLOP, GPU_RATE, estimate, gpu_seconds
 from borat.lab.data import DATASETS
-from borat.lab.experiments import experiments_folder, load_spec, read_spec, spec_names
 from borat.lab.models import make_model
-from borat.lab.reproduce import plan
-from borat.lab.spec import Layer
+from borat.lab.reproduce.costs import GFLOP, GPU_RATE, estimate, gpu_seconds
+from borat.lab.reproduce.plan import plan
+from borat.lab.reproduce.reading import experiments_folder, load_spec, read_spec, spec_names
+from borat.lab.reproduce.spec import Layer
 
 PAPER = Path(__file__).parents[4] / "shared" / "paper" / "borat.tex"
 TRAINED = [name for name in spec_names() if load_spec(name).kind != "runtime"]

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from borat.lab.claims import check, check_claims
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
-from borat.lab.engines import Ended
-from borat.lab.experiments import load_spec, read_spec, spec_names
-from borat.lab.reproduce import Cell, CellResult, Result, Trial, missing_runs, plan, reproduce
-from borat.lab.results import report
-from borat.lab.runtime import measure
-from borat.lab.spec import Claim
-from borat.lab.store import Metrics, Run
+from borat.lab.reproduce.claims import check, check_claims
+from borat.lab.reproduce.page import report
+from borat.lab.reproduce.plan import Cell, plan
+from borat.lab.reproduce.reading import load_spec, read_spec, spec_names
+from borat.lab.reproduce.run import CellResult, Result, Trial, missing_runs, reproduce
+from borat.lab.reproduce.spec import Claim
+from borat.lab.store.run import Metrics, Run
+from borat.lab.sweeps.engines.base import Ended
+from borat.lab.timing.epochs import measure
 from data_files import random_images, write_images, write_pairs
 
 TOY = {

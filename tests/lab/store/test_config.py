@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from borat.lab.config import RunConfig
-from borat.lab.store import Metrics, Run, find_runs, write_atomically
+from borat.lab.files import write_atomically
+from borat.lab.store.run import Metrics, Run, find_runs
 
 
 def test_round_trip_through_a_mapping():

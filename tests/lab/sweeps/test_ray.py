@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from borat.lab import sweep
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
-from borat.lab.engines import make_engine
-from borat.lab.engines.ray import RayEngine
-from borat.lab.locks import lock_of
-from borat.lab.store import Run
-from borat.lab.sweeps import run_configs
-from borat.lab.train import train
+from borat.lab.store.lock import lock_of
+from borat.lab.store.run import Run
+from borat.lab.sweeps.engines.base import make_engine
+from borat.lab.sweeps.engines.ray import RayEngine
+from borat.lab.sweeps.sweep import run_configs
+from borat.lab.training.train import train
 
 ray = pytest.importorskip("ray", reason="needs the ray extra")
 

@@ -27,14 +27,16 @@ from borat.lab import sweep
 from borat.lab.cli import app
 from borat.lab.cli.watch import live_table, watching
 from borat.lab.config import RunConfig
-from borat.lab.engines import Ended, make_engine
-from borat.lab.engines.local import LocalEngine
-from borat.lab.grid import Spec, combinations, expand
-from borat.lab.jobs import Outcome, TrainingJob, digest, fingerprint
-from borat.lab.locks import InUseError, exclusive, lock_of
-from borat.lab.store import Run, find_runs
-from borat.lab.sweeps import Point, Progress, run_configs
-from borat.lab.train import train
+from borat.lab.store.lock import InUseError, exclusive, lock_of
+from borat.lab.store.run import Run, find_runs
+from borat.lab.sweeps.engines.base import Ended, make_engine
+from borat.lab.sweeps.engines.local import LocalEngine
+from borat.lab.sweeps.fingerprint import fingerprint
+from borat.lab.sweeps.grid import Spec, combinations, expand
+from borat.lab.sweeps.jobs import Outcome, TrainingJob, digest
+from borat.lab.sweeps.progress import Point, Progress
+from borat.lab.sweeps.sweep import run_configs
+from borat.lab.training.train import train
 from processes import count_group, wait_until
 
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
@@ -229,13 +231,13 @@ def test_results_that_are_written_elsewhere_are_missed(tmp_path):
 
 def test_folder_in_use(tmp_path, start, monkeypatch):
     """Held by another process until it dies; free for the one that holds it."""
-    code = "import sys, time; from pathlib import Path; from borat.lab.locks import exclusive\n"
+    code = "import sys, time; from pathlib import Path; from borat.lab.store.lock import exclusive\n"
     code += "with exclusive(Path(sys.argv[1]), 0):\n print('held', flush=True)\n time.sleep(60)"
     folder = tmp_path / "run"
     other = start([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
     assert other.stdout.readline() == "held\n"
     message = rf"run is in use by process {other.pid} on .*: wait for it or stop it"
-    monkeypatch.setattr("borat.lab.train.PATIENCE", 0.1)
+    monkeypatch.setattr("borat.lab.training.train.PATIENCE", 0.1)
     with pytest.raises(InUseError, match=message):
         train(CONFIGS[0], folder)
     other.kill()
@@ -414,7 +416,7 @@ def test_a_function_is_the_same_in_another_process(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     here = fingerprint(importlib.import_module("mine").f)
-    code = "import mine; from borat.lab.jobs import fingerprint; print(fingerprint(mine.f))"
+    code = "import mine; from borat.lab.sweeps.jobs import fingerprint; print(fingerprint(mine.f))"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     there = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

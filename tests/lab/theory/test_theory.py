@@ -15,13 +15,14 @@ import torch
 
 from borat import solve_dual
 from borat.constraints import L2Ball
-from borat.lab import theory
-from borat.lab.theory import Problem, gap_of_the_average, gap_of_the_last, run
+from borat.lab.theory import bounds, problems
+from borat.lab.theory.bounds import gap_of_the_average, gap_of_the_last, run
+from borat.lab.theory.problems import Problem
 from data_files import shared
 
 SIZES = [2, 3, 5]
-CONVEX = [theory.half_spaces, theory.largest_coordinate, theory.least_squares, theory.ellipsoids]
-ALL = [*CONVEX, theory.waves]
+CONVEX = [problems.half_spaces, problems.largest_coordinate, problems.least_squares, problems.ellipsoids]
+ALL = [*CONVEX, problems.waves]
 
 
 def stay_below(measured, bound):
@@ -57,7 +58,7 @@ def real():
 
     def problem(name, loss):
         if (name, loss) not in problems:
-            problems[name, loss] = theory.separable(name, loss, folder, limit=2250)
+            problems[name, loss] = problems.separable(name, loss, folder, limit=2250)
         return problems[name, loss]
 
     return problem
@@ -103,7 +104,7 @@ def check_constants(problem, scale, points=20):
 
 
 def test_the_waves_are_not_convex_and_their_secant_constant_is_tight():
-    problem = theory.waves(dimension=1, batches=1)
+    problem = problems.waves(dimension=1, batches=1)
     points = problem.solution + torch.linspace(-6, 6, 2000, dtype=torch.float64).unsqueeze(1)
     slopes = torch.stack([gradient(problem.losses[0], w) for w in points]).squeeze()
     away = (points - problem.solution).squeeze()
@@ -162,7 +163,7 @@ def test_larger_bundles_never_have_a_lower_dual_value(make, lr):
 
 def test_a_better_guarantee_is_not_a_better_step():
     """With a small lr BORAT3, whose dual value is higher, ends an update further from the solution than ALI-G."""
-    problem = theory.least_squares(dimension=4, batches=1, rows=3, seed=10)
+    problem = problems.least_squares(dimension=4, batches=1, rows=3, seed=10)
     for lr, borat_is_closer in ((0.2, False), (20.0, True)):
         alig, borat = (run(problem, size, lr, [0]) for size in (2, 3))
         assert borat.steps[0].dual_value > alig.steps[0].dual_value
@@ -176,7 +177,7 @@ def test_a_better_guarantee_is_not_a_better_step():
 
 def test_small_steps_take_three_kinds_only():
     """For lr <= 1 / (2 beta) the ALIG, EALIG, MAX3 and ZERO subproblems are never the solution, convex or not."""
-    problem = theory.waves(dimension=3)
+    problem = problems.waves(dimension=3)
     kinds = set()
     for share in (0.05, 0.3, 1.0):
         for _ in range(30):
@@ -186,7 +187,7 @@ def test_small_steps_take_three_kinds_only():
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.999])
-@pytest.mark.parametrize("make", [theory.least_squares, theory.ellipsoids])
+@pytest.mark.parametrize("make", [problems.least_squares, problems.ellipsoids])
 def test_small_steps_on_convex_losses_are_extragradient_steps(make, share):
     problem = make()
     steps = run(problem, 3, share / (2 * problem.smoothness), problem.draw(60, 0)).steps
@@ -199,7 +200,7 @@ def test_small_steps_on_real_data(real):
     assert {step.kind for step in steps} == {"ESGD"}
 
 
-@pytest.mark.parametrize("make", [theory.least_squares, theory.waves])
+@pytest.mark.parametrize("make", [problems.least_squares, problems.waves])
 def test_large_steps_take_others_too(make):
     problem = make()
     kinds = {step.kind for step in run(problem, 3, 20 / problem.smoothness, problem.draw(40, 0)).steps}
@@ -209,13 +210,13 @@ def test_large_steps_take_others_too(make):
 # Convex and Lipschitz
 
 
-@pytest.mark.parametrize("make", [theory.half_spaces, theory.largest_coordinate])
+@pytest.mark.parametrize("make", [problems.half_spaces, problems.largest_coordinate])
 @pytest.mark.parametrize("bundle_size", SIZES)
 @pytest.mark.parametrize("lr", [0.1, 1.0, 1e4])
 def test_convex_and_lipschitz(make, bundle_size, lr):
     """The objective at the average on the whole problem, and the mean of the sampled losses in every run."""
     problem = make()
-    check_average(problem, bundle_size, lr, theory.lipschitz_bound, 50)
+    check_average(problem, bundle_size, lr, bounds.lipschitz_bound, 50)
 
 
 def check_average(problem, bundle_size, lr, bound, updates):
@@ -227,9 +228,9 @@ def check_average(problem, bundle_size, lr, bound, updates):
 
 def test_the_lipschitz_bound_is_attained():
     """By ALI-G after as many updates as there are coordinates; N pieces zero N - 1 coordinates in an update."""
-    problem = theory.largest_coordinate(dimension=48)
+    problem = problems.largest_coordinate(dimension=48)
     traces = {size: run(problem, size, 1e9, [0] * 48) for size in (2, 3, 4, 5)}
-    bound = theory.lipschitz_bound(problem, 1e9, 48)
+    bound = bounds.lipschitz_bound(problem, 1e9, 48)
     assert gap_of_the_average(problem, traces[2])[-1] == pytest.approx(bound[-1].item(), rel=1e-6)
     for size, trace in traces.items():
         zeros = (trace.points.abs() < 1e-6).sum(1)
@@ -239,11 +240,11 @@ def test_the_lipschitz_bound_is_attained():
 @pytest.mark.parametrize("bundle_size", SIZES)
 @pytest.mark.parametrize(("name", "lr"), [("mushrooms", 0.1), ("mushrooms", 100.0), ("w8a", 100.0)])
 def test_convex_and_lipschitz_on_real_data(real, name, bundle_size, lr):
-    check_average(real(name, "hinge"), bundle_size, lr, theory.lipschitz_bound, 30)
+    check_average(real(name, "hinge"), bundle_size, lr, bounds.lipschitz_bound, 30)
 
 
 def test_the_lipschitz_bound_holds_for_the_logistic_loss(real):
-    check_average(real("mushrooms", "logistic"), 3, 1.0, theory.lipschitz_bound, 30)
+    check_average(real("mushrooms", "logistic"), 3, 1.0, bounds.lipschitz_bound, 30)
 
 
 def test_the_printed_rates_lack_an_expectation():
@@ -251,7 +252,7 @@ def test_the_printed_rates_lack_an_expectation():
     start, solution = torch.ones(2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
     rough = Problem([lambda w: w[0].abs(), lambda w: w[1].abs()], start, solution, lipschitz=1.0)
     smooth = Problem([lambda w: w[0] ** 2 / 2, lambda w: w[1] ** 2 / 2], start, solution, smoothness=1.0)
-    for problem, bound in ((rough, theory.lipschitz_bound), (smooth, theory.smooth_bound)):
+    for problem, bound in ((rough, bounds.lipschitz_bound), (smooth, bounds.smooth_bound)):
         gaps = gap_of_the_average(problem, run(problem, 3, 10.0, [0] * 100))
         assert gaps[-1] > 2 * bound(problem, 10.0, 100)[-1]
 
@@ -260,8 +261,8 @@ def test_the_printed_rates_lack_an_expectation():
 @pytest.mark.parametrize(
     ("problem", "bound"),
     [
-        (theory.half_spaces(dimension=2, batches=2, seed=2), theory.lipschitz_bound),
-        (theory.least_squares(dimension=2, batches=2, rows=1), theory.smooth_bound),
+        (problems.half_spaces(dimension=2, batches=2, seed=2), bounds.lipschitz_bound),
+        (problems.least_squares(dimension=2, batches=2, rows=1), bounds.smooth_bound),
     ],
 )
 @pytest.mark.parametrize("lr", [0.05, 5.0])
@@ -279,15 +280,15 @@ def test_the_rates_hold_in_expectation(problem, bound, bundle_size, lr):
 @pytest.mark.parametrize("share", [0.1, 1.0, 20.0])
 def test_convex_and_smooth(bundle_size, share):
     """Small and large lr: share is lr over the border 1 / (2 beta)."""
-    problem = theory.least_squares()
-    check_average(problem, bundle_size, share / (2 * problem.smoothness), theory.smooth_bound, 50)
+    problem = problems.least_squares()
+    check_average(problem, bundle_size, share / (2 * problem.smoothness), bounds.smooth_bound, 50)
 
 
 @pytest.mark.parametrize("bundle_size", SIZES)
 @pytest.mark.parametrize(("name", "share"), [("mushrooms", 0.2), ("mushrooms", 20.0), ("w8a", 1.0)])
 def test_convex_and_smooth_on_real_data(real, name, share, bundle_size):
     problem = real(name, "logistic")
-    check_average(problem, bundle_size, share / (2 * problem.smoothness), theory.smooth_bound, 30)
+    check_average(problem, bundle_size, share / (2 * problem.smoothness), bounds.smooth_bound, 30)
 
 
 def test_the_printed_rate_for_small_eta_is_that_for_large_eta():
@@ -296,8 +297,8 @@ def test_the_printed_rate_for_small_eta_is_that_for_large_eta():
     gaps = gap_of_the_average(problem, run(problem, 3, lr, [0] * 10))
     printed = 2 * problem.smoothness * problem.squared_distances[0] / torch.arange(1, 11)
     assert gaps[-1] > 2 * printed[-1]
-    stay_below(gaps, theory.smooth_bound(problem, lr, 10))
-    assert theory.smooth_bound(problem, lr, 10)[-1].item() == pytest.approx(1 / (lr * 10))
+    stay_below(gaps, bounds.smooth_bound(problem, lr, 10))
+    assert bounds.smooth_bound(problem, lr, 10)[-1].item() == pytest.approx(1 / (lr * 10))
 
 
 # Linear rates, which hold in every run
@@ -306,28 +307,28 @@ def test_the_printed_rate_for_small_eta_is_that_for_large_eta():
 @pytest.mark.parametrize("bundle_size", SIZES)
 @pytest.mark.parametrize("share", [0.1, 1.0, 20.0])
 def test_strongly_convex(bundle_size, share):
-    problem = theory.ellipsoids()
+    problem = problems.ellipsoids()
     lr = share / (2 * problem.smoothness)
     gaps = gap_of_the_last(problem, run(problem, bundle_size, lr, problem.draw(80, 0)))
-    stay_below(gaps, theory.strongly_convex_bound(problem, lr, 80))
+    stay_below(gaps, bounds.strongly_convex_bound(problem, lr, 80))
     assert gaps[-1] < 0.5 * gaps[0]
 
 
 @pytest.mark.parametrize("share", [0.2, 1.0])
 @pytest.mark.parametrize("height", [1.5, 3.0])
 def test_restricted_secant_inequality(height, share):
-    problem = theory.waves(height=height)
-    lr = share * theory.largest_secant_lr(problem)
+    problem = problems.waves(height=height)
+    lr = share * bounds.largest_secant_lr(problem)
     gaps = gap_of_the_last(problem, run(problem, 3, lr, problem.draw(150, 0)))
-    stay_below(gaps, theory.secant_bound(problem, lr, 150))
+    stay_below(gaps, bounds.secant_bound(problem, lr, 150))
     assert gaps[-1] < 0.9 * gaps[0]
 
 
 def test_each_kind_of_step_contracts():
     """By 1 - lr mu, also for MAX2, of which the paper shows 1 - 3/8 lr mu; and for lr up to mu / beta^2."""
-    problem = theory.waves(dimension=3)
+    problem = problems.waves(dimension=3)
     lr = min(1 / (4 * problem.smoothness), problem.secant / problem.smoothness**2)
-    assert lr > theory.largest_secant_lr(problem)
+    assert lr > bounds.largest_secant_lr(problem)
     kinds = set()
     for _ in range(60):
         moved = replace(problem, start=problem.solution + 4 * torch.randn_like(problem.start))
@@ -343,7 +344,7 @@ def test_the_printed_secant_inequality_promises_nothing():
     problem = scalar(lambda w: 1 - w.cos(), math.pi, smoothness=1.0, secant=1.0)
     for w in torch.linspace(-9, 9, 500, dtype=torch.float64).unsqueeze(1):
         assert gradient(problem.losses[0], w) @ w <= w.norm()
-    lr = theory.largest_secant_lr(problem)
+    lr = bounds.largest_secant_lr(problem)
     gaps = gap_of_the_last(problem, run(problem, 3, lr, [0] * 60))
     assert gaps[-1].item() == pytest.approx(2.0)
     assert gaps[-1] > 10 * math.exp(-3 / 8 * lr * 59) * math.pi**2
@@ -352,19 +353,19 @@ def test_the_printed_secant_inequality_promises_nothing():
 def test_the_printed_secant_rate_lacks_half_beta():
     """Printed: f(w_{T+1}) <= exp(...) |w_0 - w*|^2. The left side has the unit of the loss, the right side has not."""
     problem = parabola(curvature=100.0)
-    lr = theory.largest_secant_lr(problem)
+    lr = bounds.largest_secant_lr(problem)
     gaps = gap_of_the_last(problem, run(problem, 3, lr, [0] * 20))
     assert gaps[0] > 30 * problem.squared_distances[0]
-    stay_below(gaps, theory.secant_bound(problem, lr, 20))
+    stay_below(gaps, bounds.secant_bound(problem, lr, 20))
 
 
 def test_the_printed_secant_rate_is_that_of_the_largest_lr():
     """Printed: the rate has the largest lr that is allowed, whatever the lr of the run."""
     problem = parabola()
-    largest = theory.largest_secant_lr(problem)
+    largest = bounds.largest_secant_lr(problem)
     gaps = gap_of_the_last(problem, run(problem, 3, largest / 100, [0] * 60))
-    assert gaps[-1] > 50 * theory.secant_bound(problem, largest, 60)[-1]
-    stay_below(gaps, theory.secant_bound(problem, largest / 100, 60))
+    assert gaps[-1] > 50 * bounds.secant_bound(problem, largest, 60)[-1]
+    stay_below(gaps, bounds.secant_bound(problem, largest / 100, 60))
 
 
 # The example, the dual, the page
@@ -401,9 +402,9 @@ def test_the_candidates_are_not_all_solutions():
 
 def test_bad_arguments_are_explained(tmp_path):
     with pytest.raises(ValueError, match="loss must be 'hinge' or 'logistic', got 'square'"):
-        theory.separable("mushrooms", "square", tmp_path)
+        problems.separable("mushrooms", "square", tmp_path)
     with pytest.raises(ValueError, match="two classes, such as mushrooms or w8a, got 'digits'"):
-        theory.separable("digits", "hinge", tmp_path)
+        problems.separable("digits", "hinge", tmp_path)
 
 
 def test_the_page_names_tests_that_exist():

@@ -19,8 +19,8 @@ from borat.lab.cli import app
 from borat.lab.config import RunConfig
 from borat.lab.data import load
 from borat.lab.models import make_model
-from borat.lab.store import Metrics, Run
-from borat.lab.train import Interrupted, Training, train
+from borat.lab.store.run import Metrics, Run
+from borat.lab.training.train import Interrupted, Training, train
 
 SMALL = RunConfig(epochs=3, train_limit=400, batch_size=32, dropout=0.2, bundle_size=5, lr=1.0, radius=20.0)
 

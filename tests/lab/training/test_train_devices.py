@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from borat.lab.execution import Execution
-from borat.lab.store import Run
-from borat.lab.train import Interrupted, train
+from borat.lab.config import Execution
+from borat.lab.store.run import Run
+from borat.lab.training.train import Interrupted, train
 from processes import count_group, wait_until
 from train_worker import CONFIG, config_of
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import torch
 
-from borat.lab.config import RunConfig
-from borat.lab.execution import Execution
-from borat.lab.train import train
+from borat.lab.config import Execution, RunConfig
+from borat.lab.training.train import train
 
 CONFIG = RunConfig(epochs=2, train_limit=330, batch_size=32, bundle_size=4, lr=0.5, radius=20.0, precision="64")
 

@@ -19,8 +19,8 @@ def bench(
     output: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
 ) -> None:
     """Measure the optimizer call beside PyTorch's SGD and Adam, and the dual beside quadprog."""
-    from borat.lab import bench as measure
-    from borat.lab import bench_report
+    from borat.lab.timing import optimizers as measure
+    from borat.lab.timing import tables
 
     unknown = [name for name in models or [] if name not in measure.MODELS]
     if unknown:
@@ -31,10 +31,10 @@ def bench(
         for name in names:
             progress.update(task, description=name)
             costs += measure.measure_optimizers(name, rounds, lambda: progress.advance(task))
-    report = bench_report.tables(costs, measure.measure_dual())
+    report = tables.tables(costs, measure.measure_dual())
     for table in report:
         console.print(table.as_rich())
     console.print(measure.machine(), highlight=False)
     if output is not None:
-        bench_report.write(output, report, command=" ".join(["borat bench", *(models or []), f"--rounds {rounds}"]))
+        tables.write(output, report, command=" ".join(["borat bench", *(models or []), f"--rounds {rounds}"]))
         console.print(f"written to {output}", highlight=False)

@@ -1,4 +1,4 @@
-"""``borat demo``."""
+"""``borat demo``: how far can the learning rate be off? Four methods on scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,25 @@ from rich.table import Table
 
 from borat.lab.cli.common import app, console, interrupted_by_sigterm
 from borat.lab.cli.watch import last_line, watching
-from borat.lab.execution import Execution
-from borat.lab.verdict import MARGIN, Trial, Usable
+from borat.lab.config import Execution, RunConfig
+from borat.lab.robustness import MARGIN, Trial, Usable, usable
+from borat.lab.sweeps.grid import expand
+from borat.lab.sweeps.jobs import Outcome
+
+LEARNING_RATES = (0.01, 0.1, 1.0, 10.0, 100.0)
+RADII = (8.0, 16.0, 32.0)
+TASKS: Mapping[str, Mapping[str, object]] = {
+    "cross-entropy": {"loss": "ce"},
+    "hinge loss": {"loss": "hinge"},
+    "50 % wrong labels": {"label_noise": 0.5},
+}
+METHODS: Sequence[Mapping[str, object]] = (
+    {"optimizer": "sgd"},
+    {"optimizer": "alig"},
+    {"optimizer": "borat", "bundle_size": 3},
+    {"optimizer": "borat", "bundle_size": 5},
+)
+BASE: Mapping[str, object] = {"data": "digits", "model": "mlp-bn-128-128", "momentum": 0.9, "batch_size": 64}
 
 
 @app.command()
@@ -25,17 +42,16 @@ def demo(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core without it.")] = None,
 ) -> None:
     """Train on scikit-learn's digits with learning rates over four orders of magnitude, and show what works."""
-    from borat.lab import demo as digits
-    from borat.lab.engines import make_engine
     from borat.lab.report import write_report
-    from borat.lab.sweeps import run_configs
+    from borat.lab.sweeps.engines.base import make_engine
+    from borat.lab.sweeps.sweep import run_configs
 
     start = time.perf_counter()
-    by_task = digits.configs(epochs)
+    by_task = configs(epochs)
     every = [config for configs in by_task.values() for config in configs]
     console.print(
-        f"{len(every)} small networks: {len(digits.METHODS)} methods at {len(digits.LEARNING_RATES)} learning rates "
-        f"and {len(digits.RADII)} radii, for {len(by_task)} tasks",
+        f"{len(every)} small networks: {len(METHODS)} methods at {len(LEARNING_RATES)} learning rates "
+        f"and {len(RADII)} radii, for {len(by_task)} tasks",
         highlight=False,
     )
     try:
@@ -59,22 +75,20 @@ def demo(
         console.print(f"tracebacks are in {out / 'logs'}; the same command tries again", highlight=False)
         raise typer.Exit(1)
     of = dict(zip(every, outcomes, strict=True))
-    found = {task: digits.trials([of[config] for config in configs]) for task, configs in by_task.items()}
-    verdicts = digits.verdicts(found)
+    found = {task: trials([of[config] for config in configs]) for task, configs in by_task.items()}
+    verdict = verdicts(found)
     for task, of_task in found.items():
-        console.print(_table(task, of_task, verdicts[task], digits.LEARNING_RATES))
-    console.print(_verdict(verdicts), highlight=False)
+        console.print(_table(task, of_task, verdict[task]))
+    console.print(_verdict(verdict), highlight=False)
     page = out / "report.html"
     write_report(out, page, title="How far can the learning rate be off? scikit-learn's digits")
     console.print(f"{time.perf_counter() - start:.0f} s; the whole picture is in {page}", highlight=False)
 
 
-def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable], rates: Sequence[float]) -> Table:
-    from borat.lab.demo import best_by_rate
-
+def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Table:
     table = Table(title=f"Test accuracy, {task}", title_justify="left")
     table.add_column("method")
-    for lr in rates:
+    for lr in LEARNING_RATES:
         table.add_column(f"lr = {lr:g}", justify="right")
     table.add_column("usable settings", justify="right")
     best = max((t.accuracy for t in found if not math.isnan(t.accuracy)), default=math.nan)
@@ -102,3 +116,30 @@ def _verdict(tasks: Mapping[str, Sequence[Usable]]) -> str:
         f"Usable decades of learning rate (accuracy within {100 * MARGIN:g} points of the best), "
         f"{' / '.join(tasks)}: {found}."
     )
+
+
+def configs(epochs: int) -> dict[str, list[RunConfig]]:
+    """The runs of each task: all methods at all learning rates and radii."""
+    grid = {"lr": LEARNING_RATES, "radius": RADII}
+    return {name: expand({**BASE, **task, "epochs": epochs}, grid, METHODS) for name, task in TASKS.items()}
+
+
+def trials(outcomes: Sequence[Outcome]) -> list[Trial]:
+    """What the verdict looks at: the test accuracy, or NaN for a run without one."""
+    found = []
+    for outcome in outcomes:
+        config = outcome.config
+        accuracy = outcome.result.get("test_accuracy", float("nan")) if outcome.status == "finished" else float("nan")
+        found.append(Trial(config.method, config.lr, config.radius, accuracy))
+    return found
+
+
+def best_by_rate(found: Sequence[Trial], method: str) -> list[float]:
+    """The accuracy at each learning rate, with the radius that suits it best; NaN where all diverged."""
+    rows = [[t.accuracy for t in found if (t.method, t.lr) == (method, lr)] for lr in LEARNING_RATES]
+    return [max((a for a in row if a == a), default=float("nan")) for row in rows]
+
+
+def verdicts(found: Mapping[str, Sequence[Trial]]) -> dict[str, list[Usable]]:
+    """What works for each method, for each task."""
+    return {task: usable(of_task) for task, of_task in found.items()}

@@ -60,11 +60,11 @@ def _draw_illustrations(folder: Path) -> None:
 
 
 def _draw_rates(folder: Path, data_dir: Path | None) -> None:
-    from borat.lab.explain import rates
+    from borat.lab.theory import figures
 
     folder.mkdir(parents=True, exist_ok=True)
-    with progress_bar("measuring", rates.PANELS * (1 if data_dir is None else 2)) as (progress, task):
-        paths = rates.draw(folder, data_dir, lambda: progress.advance(task))
+    with progress_bar("measuring", figures.PANELS * (1 if data_dir is None else 2)) as (progress, task):
+        paths = figures.draw(folder, data_dir, lambda: progress.advance(task))
     _tell(paths)
 
 

@@ -16,13 +16,13 @@ from rich.padding import Padding
 from borat.lab.cli.common import app, console, interrupted_by_sigterm, progress_bar
 from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import last_line, watching
-from borat.lab.store import write_atomically
+from borat.lab.files import write_atomically
 
 if TYPE_CHECKING:
     from borat.lab.config import RunConfig
-    from borat.lab.reproduce import Result
-    from borat.lab.results import Report
-    from borat.lab.spec import Runtime, Spec
+    from borat.lab.reproduce.page import Report
+    from borat.lab.reproduce.run import Result
+    from borat.lab.reproduce.spec import Runtime, Spec
 
 
 @app.command()
@@ -53,8 +53,9 @@ def reproduce(
         _show_list()
         return
     try:
-        from borat.lab.experiments import load_spec
-        from borat.lab.spec import SCALES, pick
+        from borat.lab.files import pick
+        from borat.lab.reproduce.reading import load_spec
+        from borat.lab.reproduce.spec import SCALES
 
         if name is None:
             raise ValueError("name an experiment; --list shows them")
@@ -72,8 +73,8 @@ def reproduce(
                 raise ValueError(f"{spec.name} measures run time: --methods, --columns and --set do not apply to it")
             _show(_time(spec, runtime, scale, command), folder, output)
             return
-        from borat.lab.engines import make_engine
-        from borat.lab.results import report
+        from borat.lab.reproduce.page import report
+        from borat.lab.sweeps.engines.base import make_engine
 
         where = make_engine(
             engine,
@@ -91,7 +92,7 @@ def reproduce(
 
 
 def _run(spec: Spec, scale: str, folder: Path, options: Mapping[str, Any]) -> Result:
-    from borat.lab.reproduce import reproduce as run_experiment
+    from borat.lab.reproduce.run import reproduce as run_experiment
 
     try:
         with interrupted_by_sigterm(), watching(console) as watch:
@@ -102,8 +103,8 @@ def _run(spec: Spec, scale: str, folder: Path, options: Mapping[str, Any]) -> Re
 
 
 def _show_list() -> None:
-    from borat.lab.costs import estimate
-    from borat.lab.experiments import load_spec, spec_names
+    from borat.lab.reproduce.costs import estimate
+    from borat.lab.reproduce.reading import load_spec, spec_names
 
     for name in spec_names():
         spec = load_spec(name)
@@ -128,8 +129,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _parse_changes(texts: Sequence[str]) -> dict[str, Any]:
     """KEY=VALUE, or KEY=VALUE,VALUE for a grid."""
-    from borat.lab.grid import parse_values
-    from borat.lab.spec import KEYS, pick
+    from borat.lab.files import pick
+    from borat.lab.reproduce.spec import KEYS
+    from borat.lab.sweeps.grid import parse_values
 
     changes: dict[str, Any] = {}
     for text in texts:
@@ -152,7 +154,7 @@ def _command(
     output: Path | None,
 ) -> str:
     """The command as it can be repeated elsewhere: where the data are is left to the reader."""
-    from borat.lab.results import changes_text
+    from borat.lab.reproduce.page import changes_text
 
     words = ["borat", "reproduce", Path(name).name, "--scale", scale]
     for flag, text in (("--methods", methods), ("--columns", columns)):
@@ -166,7 +168,7 @@ def _command(
 
 def _print_commands(spec: Spec, scale: str, folder: Path, chosen: Mapping[str, Any], data_dir: Path | None) -> None:
     """For a cluster's own scheduler, or to train on several devices; afterwards, the table is made as ever."""
-    from borat.lab.reproduce import missing_runs
+    from borat.lab.reproduce.run import missing_runs
 
     missing = missing_runs(spec, scale, folder, **chosen)
     for config in missing:
@@ -190,13 +192,13 @@ def _flags(config: RunConfig) -> list[str]:
 
 
 def _time(spec: Spec, runtime: Runtime, scale: str, command: str) -> Report:
-    from borat.lab import runtime_results
-    from borat.lab.runtime import measure
+    from borat.lab.reproduce.page import runtime_report
+    from borat.lab.timing.epochs import measure
 
     start = time.perf_counter()
     with progress_bar("measuring", 0) as (progress, task):
         times = measure(runtime, progress=lambda done, total: progress.update(task, completed=done, total=total))
-    return runtime_results.report(spec, runtime, scale, times, time.perf_counter() - start, command)
+    return runtime_report(spec, runtime, scale, times, time.perf_counter() - start, command)
 
 
 def _show(report: Report, folder: Path, output: Path | None) -> None:

@@ -15,12 +15,12 @@ from borat.lab.cli.common import app, console, interrupted_by_sigterm, with_flag
 from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import describe, last_line, percent, shown, varying, watching
 from borat.lab.config import RunConfig
-from borat.lab.engines import make_engine
-from borat.lab.grid import Spec, parse_values
-from borat.lab.jobs import Outcome
-from borat.lab.names import check_names
-from borat.lab.store import Run
-from borat.lab.sweeps import run_configs
+from borat.lab.store.run import Run
+from borat.lab.sweeps.engines.base import make_engine
+from borat.lab.sweeps.grid import Spec, parse_values
+from borat.lab.sweeps.jobs import Outcome
+from borat.lab.sweeps.sweep import run_configs
+from borat.lab.training.checks import check_names
 
 
 @app.command()

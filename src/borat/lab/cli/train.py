@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from borat.lab.cli.common import app, console, with_flags_of
 from borat.lab.cli.options import DataDir
-from borat.lab.config import RunConfig, read_mapping
-from borat.lab.execution import Execution
-from borat.lab.store import Run
+from borat.lab.config import Execution, RunConfig
+from borat.lab.files import read_mapping
+from borat.lab.store.run import Run
 
 
 @app.command()
@@ -47,8 +47,8 @@ def train(
         if resume and not Run(folder).exists():
             raise ValueError(f"there is no run to resume in {folder}")
         execution = Execution(devices, strategy, accelerator, compile_model, tensorboard)
-        from borat.lab.train import Interrupted  # slow to import, and not needed to see a mistake
-        from borat.lab.train import train as run_training
+        from borat.lab.training.train import Interrupted  # slow to import, and not needed to see a mistake
+        from borat.lab.training.train import train as run_training
 
         try:
             with _training_bar(settings) as report:

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from borat.lab.config import RunConfig
-from borat.lab.sweeps import Point, Progress, Watch
+from borat.lab.sweeps.progress import Point, Progress, Watch
 
 NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
 

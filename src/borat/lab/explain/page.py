@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.explain.frames import CALLS, EXAMPLES, SIZES, Example, Frame, trajectory
-from borat.lab.store import write_atomically
+from borat.lab.files import write_atomically
 
 
 def write_page(path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from borat.lab.baselines import make_schedule
 from borat.lab.config import RunConfig
 from borat.lab.explain.frames import EXAMPLES, Frame, trajectory
-from borat.lab.explain.style import BLUE, GREEN, GREY, PURPLE, VERMILION, save
+from borat.lab.figures import BLUE, GREEN, GREY, PURPLE, VERMILION, save
 
 EPOCHS, BATCHES = 200, 10
 SCHEDULES = {

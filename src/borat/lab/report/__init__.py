@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from borat.lab.files import write_atomically
 from borat.lab.report.export import write_csv, write_latex
 from borat.lab.report.page import render
-from borat.lab.report.records import STATUSES, Collection, collect
 from borat.lab.report.static import write_figures
 from borat.lab.report.tasks import Task, group
-from borat.lab.store import write_atomically
+from borat.lab.store.records import STATUSES, Collection, collect
 
 __all__ = ["Summary", "write_report"]
 

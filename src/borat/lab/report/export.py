@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from borat.lab.report.records import Experiment, number
+from borat.lab.files import write_atomically
 from borat.lab.report.rows import Column, make_columns, run_row, setting_row
 from borat.lab.report.tasks import Mean, Task
-from borat.lab.store import write_atomically
+from borat.lab.store.records import Experiment, number
 
 SPECIAL = {
     "\\": r"\textbackslash{}",

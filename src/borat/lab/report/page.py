@@ -12,11 +12,12 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from borat.lab.report.records import Collection, Experiment, number
+from borat.lab.figures import DASHES, PALETTE, SCALE, kind_styles, method_styles
+from borat.lab.methods import sort_methods
 from borat.lab.report.rows import make_table
-from borat.lab.report.styles import DASHES, PALETTE, SCALE, kind_styles, method_styles
-from borat.lab.report.tasks import Mean, Setting, Task, sort_methods
-from borat.lab.verdict import MARGIN, sentence
+from borat.lab.report.tasks import Mean, Setting, Task
+from borat.lab.robustness import MARGIN, sentence
+from borat.lab.store.records import Collection, Experiment, number
 
 SCRIPTS = ("base.js", "verdict.js", "heatmaps.js", "curves.js", "kinds.js", "table.js", "main.js")
 CURVES = ("train_loss", "validation_accuracy", "step_size")

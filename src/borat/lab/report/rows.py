@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from borat.lab.config import RunConfig
-from borat.lab.report.records import Record
 from borat.lab.report.tasks import METHOD_KEYS, Mean, Setting, Task, short_names
+from borat.lab.store.records import Record
 
 
 @dataclass(frozen=True)

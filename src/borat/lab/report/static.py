@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
+from borat.lab.figures import SCALE, Style, kind_styles, method_styles
+from borat.lab.files import write_atomically
 from borat.lab.report.page import label
-from borat.lab.report.styles import SCALE, Style, kind_styles, method_styles
 from borat.lab.report.tasks import Grid, Mean, Setting, Task, short_names
-from borat.lab.store import write_atomically
 
 MARKERS = dict(
     zip(

@@ -12,13 +12,13 @@ from functools import cached_property
 from typing import Any
 
 from borat.lab.config import RunConfig
-from borat.lab.report.records import Record, number
-from borat.lab.verdict import Trial, Usable, usable
+from borat.lab.methods import method_rank, sort_methods
+from borat.lab.robustness import Trial, Usable, usable
+from borat.lab.store.records import Record, number
 
 METHOD_KEYS = ("optimizer", "bundle_size", "schedule", "lr", "momentum", "weight_decay", "radius")
 """What a method may choose. All other keys but the seed make up the task."""
 
-FIRST_METHODS = ("SGD", "ALI-G", "BORAT3", "BORAT5")
 LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge": "smooth hinge", "top5": "top-5 loss"}
 MANY_METHODS = 6
 """Beyond as many, lines over the learning rate cannot be told apart."""
@@ -220,18 +220,6 @@ def describe(config: RunConfig) -> tuple[str, ...]:
         if key.name not in named and value != getattr(usual, key.name):
             parts.append(f"{key.name.replace('_', ' ')} {value}")
     return tuple(parts)
-
-
-def method_rank(method: str) -> tuple[int, int, str]:
-    """The paper's methods first, other bundle sizes of BORAT next, then the rest by name."""
-    if method in FIRST_METHODS:
-        return (FIRST_METHODS.index(method), 0, method)
-    bundle = re.match(r"BORAT(\d+)", method)
-    return (len(FIRST_METHODS), int(bundle[1]), method) if bundle else (len(FIRST_METHODS) + 1, 0, method.lower())
-
-
-def sort_methods(methods: Iterable[str]) -> list[str]:
-    return sorted(set(methods), key=method_rank)
 
 
 def name_kind(kind: str) -> str:

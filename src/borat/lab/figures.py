@@ -1,0 +1,114 @@
+"""Colours, markers and dashes: the same for a method wherever it is drawn, and apart without colour too.
+
+The colours are Okabe and Ito's, which colour-blind readers can tell apart; those for dark pages are brightened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from borat.lab.files import write_atomically
+from borat.lab.methods import FIRST_METHODS, sort_methods
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = (
+    ("#666666", "#b3b3b3"),  # grey
+    ("#d55e00", "#f0813a"),  # vermilion
+    ("#0072b2", "#4aa3df"),  # blue
+    ("#009e73", "#1fbf93"),  # bluish green
+    ("#cc79a7", "#dd93bb"),  # reddish purple
+    ("#b87d00", "#e69f00"),  # orange
+    ("#2b8cbe", "#7cc8f2"),  # sky blue
+)
+"""On a light page, and on a dark one."""
+
+SCALE = {
+    "light": ("#f0f5fb", "#c2d8ee", "#6aa8d8", "#2069ad", "#082c5e"),
+    "dark": ("#e2ebf5", "#b3cce6", "#5f9dd3", "#1f66ae", "#0d3a78"),
+}
+"""The heatmaps' colours from the worst to the best: blues of falling brightness, which need no colour vision."""
+
+MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "star", "hexagon")
+DASHES = ("solid", "dash", "dot", "dashdot")
+HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
+
+KINDS = ("SGD", "ALIG", "ESGD", "EALIG", "MAX2", "MAX3", "ZERO")
+"""The paper's kinds of step, in the order they are stacked in."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one method is drawn, in Plotly's words."""
+
+    light: str
+    dark: str
+    marker: str
+    dash: str
+
+
+PALETTE = tuple(Style(*colours, marker, DASHES[0]) for colours, marker in zip(COLOURS, MARKERS, strict=False))
+
+
+def method_styles(methods: Iterable[str]) -> dict[str, Style]:
+    """The paper's methods always look the same; the others take the remaining looks in turn."""
+    others = [method for method in sort_methods(methods) if method not in FIRST_METHODS]
+    styles = {}
+    for i, method in enumerate((*FIRST_METHODS, *others)):
+        light, dark = COLOURS[i % len(COLOURS)]
+        dash = DASHES[i // len(COLOURS) % len(DASHES)]
+        styles[method] = Style(light, dark, MARKERS[i % len(MARKERS)], dash)
+    return styles
+
+
+@dataclass(frozen=True)
+class KindStyle:
+    """How one kind of step is filled."""
+
+    light: str
+    dark: str
+    hatch: str
+
+
+def kind_styles(kinds: Iterable[str]) -> dict[str, KindStyle]:
+    """In the order of stacking: the paper's kinds first. A kind has the same look wherever it is drawn."""
+    others = sorted(set(kinds) - set(KINDS))
+    styles = {}
+    for kind in (*KINDS, *others):
+        i = KINDS.index(kind) if kind in KINDS else len(KINDS) + _place(kind)
+        light, dark = COLOURS[(i + 1) % len(COLOURS)]
+        styles[kind] = KindStyle(light, dark, HATCHES[i % len(HATCHES)])
+    return styles
+
+
+def _place(kind: str) -> int:
+    """Of a support among all supports: by its number of pieces, without the bound first."""
+    pieces = re.match(r"(\d+) piece", kind)
+    return 2 * int(pieces[1]) + kind.endswith("bound") if pieces else 0
+
+
+ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7"
+GREY = "#777777"
+
+BUNDLE_STYLES = {2: ("ALI-G", VERMILION, (0, (5, 2))), 3: ("BORAT3", BLUE, "solid"), 5: ("BORAT5", GREEN, (0, (1, 1)))}
+"""Name, colour and dashes for each bundle size."""
+
+
+def save(figure: Figure, folder: Path, name: str, formats: Iterable[str]) -> list[Path]:
+    """Write the figure once for each format; the paths."""
+    paths = [folder / f"{name}.{kind}" for kind in formats]
+    for path in paths:
+        kind = path.suffix[1:]
+        metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}  # the same picture, the same file
+        write_atomically(
+            path,
+            lambda file, kind=kind, metadata=metadata: figure.savefig(  # type: ignore[misc]
+                file, dpi=150, format=kind, metadata=metadata
+            ),
+        )
+    return paths

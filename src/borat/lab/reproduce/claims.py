@@ -1,0 +1,108 @@
+"""Whether results support what the paper says of its own."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from borat.lab.reproduce.run import CellResult, Result, Trial
+from borat.lab.reproduce.spec import Claim, lower_is_better
+from borat.lab.robustness import MARGIN
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim beside the numbers it is about, in one column."""
+
+    claim: Claim
+    column: str
+    numbers: Mapping[str, float]
+    supported: bool | None
+    """None where something it is about was not run."""
+
+    @property
+    def word(self) -> str:
+        return {True: "supported", False: "not supported", None: "not checked"}[self.supported]
+
+
+def check_claims(result: Result) -> list[Verdict]:
+    """Each claim in each of its columns; at the mini scale without those that are about the paper's own scale."""
+    return [
+        check(claim, column, result)
+        for claim in result.spec.claims
+        if claim.scale in ("", result.scale)
+        for column in result.columns
+        if not claim.columns or column in claim.columns
+    ]
+
+
+def check(claim: Claim, column: str, result: Result) -> Verdict:
+    cells = {c.cell.method: c for c in result.cells if c.cell.column == column}
+    lower = lower_is_better(claim.metric or result.spec.metric)
+    found = (
+        (name, _statistic(claim, result.spec.metric, cells[name], list(cells.values())))
+        for name in claim.names
+        if name in cells
+    )
+    numbers = {name: number for name, number in found if number is not None}
+    if len(numbers) < len(claim.names):
+        return Verdict(claim, column, numbers, None)
+    bounds = [
+        math.isfinite(numbers[name])
+        and (claim.at_least is None or numbers[name] >= claim.at_least)
+        and (claim.at_most is None or numbers[name] <= claim.at_most)
+        for name in claim.methods
+    ]
+    return Verdict(claim, column, numbers, all(bounds) and _in_order(claim, numbers, lower))
+
+
+def _in_order(claim: Claim, numbers: Mapping[str, float], lower: bool) -> bool:
+    """Better comes first. Without a margin or a factor, ties are allowed but not between the first and the last."""
+    sign = -1.0 if lower and claim.statistic in ("value", "best", "mean") else 1.0
+    groups = [[sign * _or_worst(numbers[name], sign) for name in group] for group in claim.order]
+    if not groups:
+        return True
+    for better, worse in pairwise(groups):
+        rival = max(worse) / claim.factor if sign < 0 else max(worse) * claim.factor
+        if min(better) == -math.inf or not min(better) >= rival + claim.margin:
+            return False
+    return claim.margin != 0.0 or claim.factor != 1.0 or min(groups[0]) > max(groups[-1])
+
+
+def _or_worst(number: float, sign: float) -> float:
+    """A method without a number is worse than any other."""
+    return -sign * math.inf if math.isnan(number) else number
+
+
+def _statistic(claim: Claim, metric: str, cell: CellResult, cells: Sequence[CellResult]) -> float | None:
+    """None where nothing was run that the claim is about."""
+    if claim.metric or claim.epoch:
+        return _recorded(claim.metric or metric, claim.epoch, cell)
+    if claim.statistic == "value":
+        return cell.mean
+    trials = [t for t in cell.trials if all(getattr(t.config, key) in values for key, values in claim.where.items())]
+    if not trials:
+        return None
+    values = [t.value for t in trials if t.works]
+    if claim.statistic == "best":
+        return (min if lower_is_better(metric) else max)(values, default=math.nan)
+    if claim.statistic == "mean":
+        return statistics.fmean(values + [0.0] * (len(trials) - len(values)))
+    return float(len(usable_trials(trials, cells)))
+
+
+def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
+    """The mean over the chosen runs after an epoch, or after the last."""
+    curves = [trial.curve(metric) for trial in cell.chosen if trial.works]
+    if not curves or min(map(len, curves)) < max(epoch, 1):
+        return math.nan
+    return statistics.fmean(curve[epoch - 1] for curve in curves)
+
+
+def usable_trials(trials: Sequence[Trial], cells: Sequence[CellResult]) -> list[Trial]:
+    """Those with an accuracy near the best of all methods, see :mod:`borat.lab.robustness`."""
+    best = max((t.value for cell in cells for t in cell.trials if t.works), default=math.inf)
+    return [t for t in trials if t.works and t.value >= best - 100.0 * MARGIN]

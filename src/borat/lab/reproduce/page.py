@@ -1,0 +1,166 @@
+"""The result of an experiment as it is shown and written: tables, Markdown, and JSON for the report."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from borat.lab.reproduce.claims import check_claims
+from borat.lab.reproduce.plan import seeds_of
+from borat.lab.reproduce.run import Result, in_unit
+from borat.lab.reproduce.spec import Published, Runtime, Spec
+from borat.lab.reproduce.tables import SECONDS, paper_row, reported_rows, runtime_table, tables
+from borat.lab.store.run import describe_environment
+from borat.lab.tables import Table
+from borat.lab.timing.epochs import EpochTime
+from borat.lab.timing.optimizers import machine
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command shows and writes."""
+
+    tables: list[Table]
+    markdown: str
+    values: dict[str, Any]
+    """Of ``experiment.json``, which ``borat report`` reads."""
+
+
+def report(result: Result, command: str) -> Report:
+    """The result of training runs."""
+    shown = tables(result)
+    changed = "; ".join(f"{key} {text}" for key, text in changes_text(result.changes).items())
+    remarks = [f"Changed by hand for this result: {changed}."] if changed else []
+    remarks.append(how_chosen(result.spec))
+    seeds = seeds_of(result.spec, result.scale, result.changes)
+    if len(seeds) > 1:
+        remarks.append(f"± is the standard deviation over the seeds {', '.join(map(str, seeds))}.")
+    text = as_markdown(result.spec, result.scale, shown, command, timing_text(result), remarks)
+    return Report(shown, text, as_json(result))
+
+
+def changes_text(changes: Mapping[str, Any]) -> dict[str, str]:
+    """Values as the command line takes them; of a file, only the name."""
+    texts = {}
+    for key, value in changes.items():
+        values = value if isinstance(value, list) else [value]
+        texts[key] = ",".join("none" if v is None else Path(v).name if key == "glove" else f"{v}" for v in values)
+    return texts
+
+
+def as_markdown(
+    spec: Spec, scale: str, shown: Iterable[Table], command: str, timing: str, remarks: Iterable[str]
+) -> str:
+    """The whole result: what was asked, how it was run, what came out."""
+    environment = describe_environment()
+    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+    facts = [f"Paper: {spec.source}.", f"Scale: **{scale}**.", f"Data: {spec.needs}." if spec.needs else ""]
+    parts = [
+        f"# {spec.title}: {scale} scale",
+        " ".join(fact for fact in facts if fact),
+        f"{spec.question}",
+        *(table.as_markdown().strip() for table in shown),
+        *_list("Remarks", [*remarks, *(f"{mark}: {meaning}." for mark, meaning in spec.marks.items())]),
+        *(_list("What the mini scale changes", spec.mini.differences) if scale == "mini" else ()),
+        f"## The protocol at full scale\n\n{spec.protocol.strip()}",
+        *_list("Notes", spec.notes),
+        f"## How this was made\n\n    {command}\n\n{date.today().isoformat()}, {timing}. "
+        f"{environment['machine']}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _list(title: str, lines: Iterable[str]) -> list[str]:
+    text = "\n".join(f"- {line}" for line in lines)
+    return [f"## {title}\n\n{text}"] if text else []
+
+
+def how_chosen(spec: Spec) -> str:
+    if spec.kind == "grid":
+        return "Each cell is one run, with the first seed; it is measured with the weights of the last epoch."
+    on = spec.select_on.replace("_", " ")
+    return (
+        f"Chosen is the configuration with the best {on} after its last epoch, with the first seed; what is shown is "
+        "measured with the weights of the last epoch (the authors' code tests those of the best epoch)."
+    )
+
+
+def timing_text(result: Result) -> str:
+    training = sum(trial.seconds for trial in result.runs)
+    # a command that continues takes less time than its runs on two cores could
+    continued = ", the last of several calls" if result.seconds < training / 20 else ""
+    return (
+        f"{len(result.runs)} runs, {duration(training)} of training in all, "
+        f"{duration(result.seconds)} for the command{continued}"
+    )
+
+
+def duration(seconds: float) -> str:
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200.0 else f"{seconds / 3600:.1f} h"
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """What ``borat report`` shows beside the runs: our numbers as measured, the paper's as printed."""
+    spec = result.spec
+    unit = in_unit(spec.metric, 1.0)
+    ours: dict[str, dict[str, Any]] = {method: {} for method in result.methods}
+    for cell in result.cells:
+        mean = None if math.isnan(cell.mean) else cell.mean / unit
+        std = None if cell.std is None else cell.std / unit
+        ours[cell.cell.method][cell.cell.column] = {"mean": mean, "std": std, "runs": len(cell.values)}
+    rows = {method: paper_row(spec, method) for method in result.methods} | {row: row for row in reported_rows(spec)}
+    return {
+        "title": spec.title,
+        "source": spec.source,
+        "scale": result.scale,
+        "metric": spec.metric,
+        "columns": result.columns,
+        "paper": {name: {c: _mean(spec.paper.get(row, {}), c) for c in result.columns} for name, row in rows.items()},
+        "ours": ours,
+        "claims": [
+            {"text": v.claim.text, "column": v.column, "verdict": v.word, "numbers": _finite(v.numbers)}
+            for v in check_claims(result)
+        ],
+    }
+
+
+def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+
+
+def _mean(row: Mapping[str, Published], column: str) -> float | None:
+    return row[column].mean if column in row else None
+
+
+def runtime_report(
+    spec: Spec, runtime: Runtime, scale: str, times: Sequence[EpochTime], seconds: float, command: str
+) -> Report:
+    table = runtime_table(spec, runtime, scale, times)
+    remarks = [
+        f"Ratios are to {runtime.reference}. {machine()}.",
+        f"An epoch is {-(-runtime.examples // runtime.batch_size)} batches of {runtime.batch_size}.",
+    ]
+    timing = f"{duration(seconds)} for the command"
+    return Report(
+        [table], as_markdown(spec, scale, [table], command, timing, remarks), _runtime_json(spec, scale, times)
+    )
+
+
+def _runtime_json(spec: Spec, scale: str, times: Sequence[EpochTime]) -> dict[str, Any]:
+    return {
+        "title": spec.title,
+        "source": spec.source,
+        "scale": scale,
+        "metric": "seconds",
+        "columns": [SECONDS],
+        "paper": {row: {SECONDS: cells[SECONDS].mean} for row, cells in spec.paper.items()},
+        "ours": {t.name: {SECONDS: {"mean": t.seconds, "std": None, "runs": 1}} for t in times},
+    }

@@ -1,0 +1,78 @@
+"""From an experiment to configurations: what to train for each method in each column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from borat.lab.config import RunConfig
+from borat.lab.files import pick
+from borat.lab.reproduce.spec import SCALES, Layer, Spec
+from borat.lab.sweeps.grid import expand
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method in a column of the table: what to train with the first seed."""
+
+    method: str
+    column: str
+    configs: tuple[RunConfig, ...]
+    varied: tuple[str, ...]
+    """The keys that have several values."""
+
+
+def plan(
+    spec: Spec,
+    scale: str = "full",
+    *,
+    methods: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    changes: Mapping[str, Any] | None = None,
+) -> list[Cell]:
+    """The cells of an experiment, or of some of its methods and columns.
+
+    ``changes`` replaces keys of every configuration; a list is a grid, but for the seed, of which the first is meant.
+    """
+    pick("scale", scale, SCALES)
+    if spec.kind == "runtime":
+        raise ValueError(f"{spec.name} measures run time and trains nothing")
+    last = _as_layer({**(changes or {}), "seed": seeds_of(spec, scale, changes)[0]})
+    cells = []
+    for column in _some("column", columns, spec.column_names(scale)):
+        for method in _some("method", methods, spec.method_names(scale)):
+            layer = spec.layer(scale, method, column)
+            if layer is None:
+                continue
+            layer = layer.under(last)
+            varied = tuple(key for key, values in layer.grid.items() if len(values) > 1)
+            try:
+                configs = tuple(expand(layer.settings, layer.grid))
+            except ValueError as error:
+                raise ValueError(f"{spec.name}, {method}, {column}: {error}") from error
+            cells.append(Cell(method, column, configs, varied))
+    if not cells:
+        raise ValueError(f"{spec.name} has no {', '.join(methods)} in {', '.join(columns)}")
+    return cells
+
+
+def _some(what: str, wanted: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    chosen = {pick(what, name, known) for name in wanted}
+    return [name for name in known if name in chosen] if wanted else known
+
+
+def seeds_of(spec: Spec, scale: str, changes: Mapping[str, Any] | None = None) -> tuple[int, ...]:
+    """The seeds of the chosen configurations; all others are trained with the first only."""
+    wanted = (changes or {}).get("seed", spec.seeds_at(scale))
+    return (wanted,) if isinstance(wanted, int) else tuple(wanted)
+
+
+def _as_layer(changes: Mapping[str, Any]) -> Layer:
+    grid = {key: value for key, value in changes.items() if isinstance(value, list)}
+    return Layer({key: value for key, value in changes.items() if key not in grid}, grid)
+
+
+def further_runs(spec: Spec, scale: str, cells: Sequence[Cell]) -> int:
+    """How many runs the further seeds add."""
+    return (len(spec.seeds_at(scale)) - 1) * len(cells)

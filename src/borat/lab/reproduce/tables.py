@@ -1,0 +1,197 @@
+"""The tables of a result, ours beside the paper's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from borat.lab.config import RunConfig
+from borat.lab.reproduce.claims import Verdict, check_claims, usable_trials
+from borat.lab.reproduce.run import CellResult, Result, Trial
+from borat.lab.reproduce.spec import Published, Runtime, Spec
+from borat.lab.tables import Table
+from borat.lab.timing.epochs import EpochTime
+
+DASH = "-"
+SECONDS = "seconds an epoch"
+"""The column of run times."""
+
+
+def tables(result: Result) -> list[Table]:
+    """What there is to show, the most important first."""
+    shown = [_grid(result), _summary(result)] if result.spec.kind == "grid" else [_comparison(result), _choices(result)]
+    if result.spec.kind == "curves":
+        shown.append(_curves(result))
+    verdicts = check_claims(result)
+    return [*shown, _claims(verdicts)] if verdicts else shown
+
+
+def heading(spec: Spec, scale: str) -> str:
+    return f"{spec.title} ({spec.source}), {scale} scale"
+
+
+def _comparison(result: Result) -> Table:
+    spec, columns = result.spec, result.columns
+    head = ["method"]
+    for column in columns:
+        name = f"{column}, " if len(columns) > 1 else ""
+        head += [f"{name}ours", f"{name}paper"] if spec.paper else [column]
+    rows: list[tuple[str, ...]] = []
+    for method in result.methods:
+        row = paper_row(spec, method)
+        cells = [(result.cell(method, column), spec.paper.get(row, {}).get(column)) for column in columns]
+        label = method if row == method or row not in spec.paper else f"{method} ({row})"
+        texts = [(ours_text(spec, ours), paper_text(paper))[: 1 + bool(spec.paper)] for ours, paper in cells]
+        rows.append((label, *(text for pair in texts for text in pair)))
+    for row in reported_rows(spec):
+        rows.append((row, *(text for c in columns for text in (DASH, paper_text(spec.paper[row].get(c))))))
+    return Table(f"{heading(spec, result.scale)}: {metric_text(spec.metric)}", tuple(head), rows)
+
+
+def paper_row(spec: Spec, method: str) -> str:
+    return next((entry.paper or entry.name for entry in spec.methods if entry.name == method), method)
+
+
+def reported_rows(spec: Spec) -> list[str]:
+    """Rows of the paper's table that it quotes from others, and that nothing here is run for."""
+    run = {paper_row(spec, method.name) for method in spec.methods}
+    return [row for row in spec.paper if row not in run]
+
+
+def ours_text(spec: Spec, cell: CellResult | None) -> str:
+    if cell is None:
+        return DASH
+    if cell.status != "finished":
+        return cell.status
+    number = value_text(spec.metric, cell.mean)
+    lost = len(cell.chosen) - len(cell.values)
+    spread = f" ± {value_text(spec.metric, cell.std, spread=True)}" if cell.std is not None else ""
+    return number + spread + (f" ({lost} of {len(cell.chosen)} seeds diverged)" if lost else "")
+
+
+def paper_text(published: Published | None) -> str:
+    if published is None:
+        return DASH
+    return f"{published.mean:g}" + (f" ± {published.std:g}" if published.std is not None else "")
+
+
+def metric_text(metric: str) -> str:
+    if metric == "train_loss":
+        return "training objective"
+    return metric.replace("_", " ") + (", %" if metric.endswith("_accuracy") else "")
+
+
+def value_text(metric: str, value: float, spread: bool = False) -> str:
+    if metric.endswith("_accuracy"):
+        return f"{value:.2f}" if spread else f"{value:.1f}"
+    return f"{value:.3g}"
+
+
+def _choices(result: Result) -> Table:
+    """What was chosen, and of how many."""
+    rows: list[tuple[str, ...]] = []
+    for cell in result.cells:
+        names = dict.fromkeys((*cell.cell.varied, "lr", "radius", "weight_decay", "batch_size"))
+        chosen = settings_text(cell.chosen[0].config, names) if cell.chosen else DASH
+        score = value_text(result.spec.select_on, cell.chosen[0].score) if cell.chosen else DASH
+        diverged = sum(not trial.works for trial in cell.trials)
+        rows.append((cell.cell.method, cell.cell.column, chosen, score, str(len(cell.trials)), str(diverged)))
+    on = result.spec.select_on.replace("_", " ")
+    return Table("Chosen configurations", ("method", "column", "chosen", on, "tried", "diverged or failed"), rows)
+
+
+def settings_text(config: RunConfig, names: Iterable[str]) -> str:
+    """The settings that are there: none and 0 say nothing."""
+    values = {name: value for name in names if (value := getattr(config, name))}
+    return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
+
+
+def _grid(result: Result) -> Table:
+    """Every cell of the grid: learning rates from left to right, everything else from top to bottom."""
+    trials = [trial for cell in result.cells for trial in cell.trials]
+    rates = sorted({trial.config.lr for trial in trials})
+    rows: list[tuple[str, ...]] = []
+    for cell in result.cells:
+        names = [name for name in cell.cell.varied if name != "lr"]
+        lines: dict[str, dict[float, Trial]] = {}
+        for trial in cell.trials:
+            lines.setdefault(settings_text(trial.config, names), {})[trial.config.lr] = trial
+        for settings, line in lines.items():
+            found = (line.get(lr) for lr in rates)
+            texts = [DASH if t is None else trial_text(result.spec, t) for t in found]
+            rows.append((cell.cell.method, settings or DASH, *texts))
+    head = ("method", "settings", *(f"lr {lr:g}" for lr in rates))
+    return Table(f"{heading(result.spec, result.scale)}: {metric_text(result.spec.metric)}", head, rows)
+
+
+def trial_text(spec: Spec, trial: Trial) -> str:
+    return value_text(spec.metric, trial.value) if trial.works else trial.status
+
+
+def _summary(result: Result) -> Table:
+    rows: list[tuple[str, ...]] = []
+    for column in result.columns:
+        cells = [cell for cell in result.cells if cell.cell.column == column]
+        for cell in cells:
+            works = [trial.value for trial in cell.trials if trial.works]
+            usable = usable_trials(cell.trials, cells)
+            rates = sorted({trial.config.lr for trial in usable})
+            rows.append((
+                cell.cell.method,
+                value_text(result.spec.metric, max(works)) if works else DASH,
+                value_text(result.spec.metric, sum(works) / len(cell.trials)),
+                f"{len(usable)} of {len(cell.trials)}",
+                ", ".join(f"{lr:g}" for lr in rates) or DASH,
+                str(len(cell.trials) - len(works)),
+            ))  # fmt: skip
+    head = ("method", "best", "mean (diverged as 0)", "usable cells", "usable learning rates", "diverged")
+    return Table("Robustness", head, rows)
+
+
+def _curves(result: Result) -> Table:
+    """The chosen runs' value along the way."""
+    rows: list[tuple[str, ...]] = []
+    for cell in result.cells:
+        curve = cell.chosen[0].curve(result.spec.metric) if cell.chosen else []
+        places = [max(math.ceil(len(curve) * part / 4) - 1, 0) for part in (1, 2, 3, 4)]
+        texts = [value_text(result.spec.metric, curve[place]) if curve else DASH for place in places]
+        rows.append((cell.cell.method, cell.cell.column, *texts))
+    head = ("method", "column", *(f"after {part} of the budget" for part in ("1/4", "1/2", "3/4", "all")))
+    return Table(f"{metric_text(result.spec.metric).capitalize()} over the epochs", head, rows)
+
+
+def _claims(verdicts: Sequence[Verdict]) -> Table:
+    columns = {verdict.column for verdict in verdicts}
+    rows: list[tuple[str, ...]] = []
+    for verdict in verdicts:
+        place = (verdict.column,) if len(columns) > 1 else ()
+        numbers = ", ".join(f"{name} {number:.3g}" for name, number in verdict.numbers.items())
+        rows.append((verdict.claim.text, *place, verdict.word, numbers))
+    return Table("What the paper says", ("claim", *(["column"] if len(columns) > 1 else []), "here", "numbers"), rows)
+
+
+def runtime_table(spec: Spec, runtime: Runtime, scale: str, times: Sequence[EpochTime]) -> Table:
+    reference = next(t for t in times if t.name == runtime.reference)
+    published = {row: cells[SECONDS].mean for row, cells in spec.paper.items()}
+    rows: list[tuple[str, ...]] = []
+    for t in times:
+        paper = published.get(t.name)
+        rows.append((
+            t.name,
+            f"{t.seconds / reference.seconds:.3f}",
+            DASH if paper is None else f"{paper / published[runtime.reference]:.2f}",
+            f"{t.seconds:.1f}",
+            DASH if paper is None else f"{paper:g}",
+            f"{t.steps:.1f}",
+            f"{t.steps / reference.steps:.2f}",
+        ))  # fmt: skip
+    head = (
+        "optimizer",
+        "ratio, ours",
+        "ratio, paper",
+        "epoch, s, ours",
+        "epoch, s, paper",
+        "optimizer, s",
+        "its ratio",
+    )
+    return Table(heading(spec, scale), head, rows)

@@ -1,0 +1,158 @@
+"""One directory for each run, written so that a kill at any moment leaves it whole.
+
+    config.json       the resolved configuration
+    environment.json  versions, machine, seed, the data that was read
+    metrics.json      one record for each epoch, and the result
+    last.pt, best.pt  checkpoints
+
+Every file is written under another name and then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from borat.lab.config import RunConfig
+from borat.lab.files import without_nan, write_atomically, write_json
+
+PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
+
+
+@dataclass
+class Metrics:
+    """What a run has measured so far."""
+
+    status: str = "running"
+    """One of running, finished, diverged."""
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+class Run:
+    """The directory of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, **environment: Any) -> Run:
+        """Start a directory, or go on in one that was started with the same configuration."""
+        run = cls(path)
+        environment = json.loads(json.dumps({**describe_environment(), **environment}))
+        if run.exists():
+            if run.config != config:
+                changed = [k for k, v in config.as_dict().items() if v != run.config.as_dict()[k]]
+                raise ValueError(f"{path} holds a run with another configuration: {', '.join(changed)} differ")
+            run._remove_leftovers()
+        elif path.exists() and any(not leftover.name.startswith(".") for leftover in path.iterdir()):
+            raise ValueError(f"{path} is not empty and holds no run")
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            write_json(path / "config.json", config.as_dict())
+        if not (path / "environment.json").is_file():  # also where a kill came between the two
+            write_json(path / "environment.json", environment)
+        run._check_data(environment.get("data", {}))
+        return run
+
+    def _check_data(self, now: dict[str, Any]) -> None:
+        """A run goes on with the data that it was started with; only where they lie may change."""
+        then = self.environment.get("data", {})
+        changed = [key for key in now if key not in ("sources", "notes") and then.get(key, now[key]) != now[key]]
+        if changed:
+            was, is_now = ({key: data[key] for key in changed} for data in (then, now))
+            raise ValueError(f"{self.path} holds a run on other data: it had {was}, here are {is_now}")
+
+    def _remove_leftovers(self) -> None:
+        """Files that a killed process had not finished to write."""
+        for path in self.path.glob(".*.*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+
+    def exists(self) -> bool:
+        return (self.path / "config.json").is_file()
+
+    @property
+    def config(self) -> RunConfig:
+        return RunConfig.from_mapping(self._read_json("config.json"))
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return self._read_json("environment.json")
+
+    @property
+    def metrics(self) -> Metrics:
+        if not (self.path / "metrics.json").is_file():
+            return Metrics()
+        metrics = Metrics(**self._read_json("metrics.json"))
+        metrics.epochs = [_with_nan(record) for record in metrics.epochs]
+        metrics.result = _with_nan(metrics.result)
+        return metrics
+
+    def write_metrics(self, metrics: Metrics) -> None:
+        write_json(self.path / "metrics.json", without_nan(vars(metrics)))
+
+    def save(self, name: str, state: dict[str, Any]) -> None:
+        """Write a checkpoint."""
+        try:
+            write_atomically(self.path / name, lambda path: torch.save(state, path))
+        except RuntimeError as error:  # torch says so of a full disk
+            raise OSError(f"{self.path / name} cannot be written: {error}") from error
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """Read a checkpoint, or None where there is none yet."""
+        path = self.path / name
+        if not path.is_file():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+        except Exception as error:  # there is hardly one that a broken file does not raise
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        return state
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}")
+        return values
+
+
+def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
+    """Loss and accuracy are always measured: where one is null, it was not finite."""
+    measured = ("_loss", "_accuracy")
+    return {key: math.nan if value is None and key.endswith(measured) else value for key, value in record.items()}
+
+
+def find_runs(folder: Path) -> Iterator[Run]:
+    """All runs below a folder, in the order of their names."""
+    for path in sorted(folder.rglob("config.json")):
+        yield Run(path.parent)
+
+
+def describe_environment() -> dict[str, Any]:
+    """The versions and the machine that a run used."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": sys.version.split()[0],
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+    }

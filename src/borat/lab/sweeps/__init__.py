@@ -1,0 +1,1 @@
+"""Many runs: a grid, the jobs that it makes, and where they are done."""

@@ -1,0 +1,137 @@
+"""A Ray cluster: this machine, or many. Ray places the jobs, and starts those again whose process died."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, Stopped
+
+CONNECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """Ray's scheduler with so many CPUs and GPUs for each run; a fraction of a GPU lets runs share it.
+
+    Without an address, Ray is started on this machine for the time of the sweep, unless the program is connected to a
+    cluster already. On several machines, borat must be installed on each and the folder of the runs be shared by all.
+    """
+
+    address: str | None = None
+    cpus_per_run: float = 1.0
+    gpus_per_run: float = 0.0
+    retries: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("cpus_per_run", "gpus_per_run", "retries"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        if self.gpus_per_run > 1 and self.gpus_per_run % 1:
+            raise ValueError(f"gpus_per_run must be a fraction of one GPU or a whole number, got {self.gpus_per_run}")
+        import_ray()
+
+    def run(self, calls: Sequence[Call]) -> Generator[list[Ended]]:
+        ray = import_ray()
+        with self._connected(ray):
+            self._warn_of_waiting(ray)
+            start = ray.remote(
+                num_cpus=self.cpus_per_run,
+                num_gpus=self.gpus_per_run,
+                max_retries=self.retries,
+                retry_exceptions=[Stopped],
+            )(_work).remote
+            pending = {start(call, self): index for index, call in enumerate(calls)}
+            try:
+                while pending:
+                    done, _ = ray.wait(list(pending), timeout=HEARTBEAT)
+                    yield [Ended(pending.pop(ref), _error(ray, ref)) for ref in done]
+            finally:
+                for ref in pending:
+                    ray.cancel(ref)  # an interrupt to those that run: they save and stop
+                if pending:
+                    ray.wait(list(pending), num_returns=len(pending), timeout=GRACE)
+
+    def _warn_of_waiting(self, ray: Any) -> None:
+        """Ray waits for a machine that can do a run, in silence and possibly for ever."""
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        wanted = {"CPU": self.cpus_per_run, "GPU": self.gpus_per_run}
+        if not any(all(has.get(kind, 0) >= number for kind, number in wanted.items()) for has in machines):
+            wish = " and ".join(f"{number:g} {kind}s" for kind, number in wanted.items())
+            warnings.warn(f"no machine of the cluster has {wish}: the runs wait for one that has", stacklevel=2)
+
+    @contextmanager
+    def _connected(self, ray: Any) -> Iterator[None]:
+        """Use the program's connection, or have one as long as it is needed."""
+        if ray.is_initialized():
+            yield
+            return
+        if self.address is not None:
+            _check_address(self.address)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            with _signals_kept():
+                options = {} if self.address else {"include_dashboard": False}
+                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ValueError(f"cannot connect to Ray at address {self.address!r}: {error}") from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def import_ray() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise ValueError("the engine 'ray' needs Ray, which is missing: pip install 'borat[ray]'") from error
+    return ray
+
+
+def _work(call: Call, engine: RayEngine) -> str | None:
+    torch.set_num_threads(max(1, int(engine.cpus_per_run)))
+    if not engine.gpus_per_run:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray would show it those that other runs asked for
+    return call()
+
+
+def _error(ray: Any, ref: Any) -> str | None:
+    try:
+        error: str | None = ray.get(ref)
+    except ray.exceptions.RayError as failure:
+        return f"Ray gave up: {failure}"
+    return error
+
+
+def _check_address(address: str) -> None:
+    """Ray itself would try for minutes."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname is None or place.port is None:
+        return  # such as "auto"; Ray knows at once whether it is right
+    try:
+        socket.create_connection((place.hostname, place.port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ValueError(f"no Ray cluster answers at address {address!r}: {error}") from error
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Undo what Ray does to SIGTERM, which is the command's business."""
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, previous)

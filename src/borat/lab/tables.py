@@ -1,0 +1,29 @@
+"""A table of text, for the terminal and for Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column heads and rows of text."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def as_rich(self) -> RichTable:
+        table = RichTable(title=self.title, title_justify="left")
+        for i, name in enumerate(self.head):
+            table.add_column(name, justify="right" if i else "left")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def as_markdown(self) -> str:
+        rule = "|".join(["---", *["---:"] * (len(self.head) - 1)])
+        lines = [f"### {self.title}", "", f"| {' | '.join(self.head)} |", f"|{rule}|"]
+        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows)]) + "\n"

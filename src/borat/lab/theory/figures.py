@@ -1,0 +1,210 @@
+"""The theorems beside measurements: the objective over the number of updates, and the bound that was proved."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from borat.lab.figures import BLUE, BUNDLE_STYLES, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, save
+from borat.lab.theory import bounds, problems
+
+PANELS = 6
+"""In each figure of rates."""
+
+KINDS = {
+    "SGD": GREY,
+    "ESGD": BLUE,
+    "MAX2": SKY,
+    "ALIG": VERMILION,
+    "EALIG": ORANGE,
+    "MAX3": GREEN,
+    "ZERO": PURPLE,
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One theorem on one problem.
+
+    Attributes:
+        linear: the theorem gives a linear rate, for the last point instead of the average.
+        printed: the bound as the paper prints it, where that is another.
+        runs: with batches drawn at random, over which the measurements are averaged.
+    """
+
+    title: str
+    problem: problems.Problem
+    lr: float
+    bound: bounds.Bound
+    linear: bool = False
+    printed: bounds.Bound | None = None
+    updates: int = 200
+    runs: int = 3
+    sizes: Sequence[int] = (2, 3, 5)
+
+    def measure(self, size: int) -> Tensor:
+        """The mean gap of the runs after 1, 2, ... updates."""
+        orders = [self.problem.draw(self.updates, seed) for seed in range(self.runs)]
+        traces = [bounds.run(self.problem, size, self.lr, order) for order in orders]
+        gap = bounds.gap_of_the_last if self.linear else bounds.gap_of_the_average
+        return torch.stack([gap(self.problem, trace) for trace in traces]).mean(0)
+
+
+def synthetic_panels() -> list[Panel]:
+    """Each theorem on a problem that was made for it."""
+    rough, smooth, strong, secant = (
+        *(problems.largest_coordinate(), problems.least_squares()),
+        *(problems.ellipsoids(), problems.waves()),
+    )
+    border, strong_border = 1 / (2 * smooth.smoothness), 1 / (2 * strong.smoothness)
+    return [
+        Panel("convex, Lipschitz: η = 1000", rough, 1e3, bounds.lipschitz_bound, runs=1),
+        Panel("convex, smooth: η = 10 / 2β", smooth, 10 * border, bounds.smooth_bound),
+        Panel("convex, smooth: η = 0.05 / 2β", smooth, 0.05 * border, bounds.smooth_bound, printed=_printed_smooth),
+        Panel("strongly convex: η = 10 / 2β", strong, 10 * strong_border, bounds.strongly_convex_bound, True),
+        Panel("strongly convex: η = 0.2 / 2β", strong, 0.2 * strong_border, bounds.strongly_convex_bound, True),
+        Panel(
+            "RSI, not convex: η = η̂",
+            *(secant, bounds.largest_secant_lr(secant), bounds.secant_bound, True, _printed_secant),
+            sizes=(3,),
+        ),
+    ]
+
+
+def real_panels(data_dir: Path) -> list[Panel]:
+    """The convex theorems on real data, made separable."""
+    panels = []
+    for name, limit in (("mushrooms", None), ("w8a", 9000)):
+        hinge, logistic = (problems.separable(name, loss, data_dir, limit=limit) for loss in ("hinge", "logistic"))
+        border = 1 / (2 * logistic.smoothness)
+        panels += [
+            Panel(f"{name}, hinge: η = 100", hinge, 100.0, bounds.lipschitz_bound, updates=400, runs=2),
+            Panel(f"{name}, logistic: η = 2 / 2β", logistic, 2 * border, bounds.smooth_bound, updates=400, runs=2),
+            Panel(f"{name}, logistic: η = 0.5 / 2β", logistic, 0.5 * border, bounds.smooth_bound, updates=400, runs=2),
+        ]
+    return panels
+
+
+def draw(folder: Path, data_dir: Path | None = None, report: Callable[[], object] = lambda: None) -> list[Path]:
+    """Draw the theorems, the lemmas and, where there is a folder of data, the theorems on real data; the files."""
+    pictures = {"theory-rates": synthetic_panels()}
+    if data_dir is not None:
+        pictures["theory-real"] = real_panels(data_dir)
+    paths = []
+    for name, panels in pictures.items():
+        figure = Figure(figsize=(10, 6), layout="constrained")
+        grid = figure.subplots(2, 3).flat
+        for axes, panel in zip(grid, panels, strict=True):
+            _draw_panel(axes, panel)
+            report()
+        _add_legend(figure)
+        paths += save(figure, folder, name, ["png"])
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    progress, dual, kinds = figure.subplots(1, 3)
+    _draw_progress(progress)
+    _draw_dual_values(dual)
+    _draw_kinds(kinds)
+    return [*paths, *save(figure, folder, "theory-lemmas", ["png"])]
+
+
+def _printed_smooth(problem: problems.Problem, lr: float, updates: int) -> Tensor:
+    return bounds.smooth_bound(problem, 1 / (2 * problem.smoothness), updates)
+
+
+def _printed_secant(problem: problems.Problem, lr: float, updates: int) -> Tensor:
+    return bounds.secant_bound(problem, lr, updates) * 2 / problem.smoothness
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    count = torch.arange(1, panel.updates + 1)
+    bound = panel.bound(panel.problem, panel.lr, panel.updates)
+    axes.plot(count, bound, color="black", lw=2, label="bound")
+    if panel.printed:
+        axes.plot(count, panel.printed(panel.problem, panel.lr, panel.updates), color=GREY, ls=":", label="as printed")
+    for size in panel.sizes:
+        name, colour, dashes = BUNDLE_STYLES[size]
+        axes.plot(count, panel.measure(size), color=colour, ls=dashes, label=name)
+    axes.set(yscale="log", xscale="linear" if panel.linear else "log")
+    axes.set(xlabel="updates $T + 1$", ylabel="$f - f^*$")
+    _limit_to_decades(axes, lowest=float(bound.min()) * 1e-5)
+    axes.set_title(panel.title, fontsize=10, loc="left")
+    axes.grid(alpha=0.3)
+
+
+def _limit_to_decades(axes: Axes, lowest: float) -> None:
+    """Whole powers of ten, as far down as ``lowest``, so that every axis has several labels."""
+    values = torch.cat([torch.as_tensor(line.get_ydata()) for line in axes.lines])
+    low, high = max(float(values[values > 0].min()), lowest), float(values.max())
+    axes.set_ylim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
+
+
+def _add_legend(figure: Figure) -> None:
+    entries = {
+        label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=len(entries), frameon=False)
+
+
+def _draw_progress(axes: Axes) -> None:
+    """How much nearer each step came to the solution, over what its dual value promises."""
+    problem, lr = problems.least_squares(), 0.5
+    for size, (name, colour, _) in BUNDLE_STYLES.items():
+        trace = bounds.run(problem, size, lr, problem.draw(60, 0))
+        distances = (trace.points - problem.solution).square().sum(1)
+        promised = [2 * lr * step.dual_value for step in trace.steps]
+        axes.scatter(promised, distances[:-1] - distances[1:], s=12, color=colour, alpha=0.7, label=name)
+    axes.axline((1, 1), (10, 10), color="black", lw=1.5, label="equality")
+    axes.set(xscale="log", yscale="log", xlabel=r"$2 \eta \, \max D$", ylabel="decrease of $\\|w - w^*\\|^2$")
+    axes.set_title("progress of each step", fontsize=10, loc="left")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(alpha=0.3)
+
+
+def _draw_dual_values(axes: Axes) -> None:
+    sizes = range(2, 13)
+    shown = {
+        "least squares": (problems.least_squares(), GREY, "o"),
+        "half-spaces": (problems.half_spaces(), ORANGE, "s"),
+        "waves (not convex)": (problems.waves(), BLUE, "^"),
+    }
+    for name, (problem, colour, marker) in shown.items():
+        whole = problem.whole()
+        values = [bounds.run(whole, size, 10.0, [0]).steps[0].dual_value for size in sizes]
+        axes.plot(sizes, [v / values[-1] for v in values], color=colour, marker=marker, ms=4, label=name)
+    axes.set(xlabel="bundle size N", ylabel="max D, relative to N = 12", xticks=list(sizes)[::2], ylim=(0, 1.05))
+    axes.set_title("more pieces, higher dual value", fontsize=10, loc="left")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.grid(alpha=0.3)
+
+
+def _draw_kinds(axes: Axes) -> None:
+    """How often each subproblem of N = 3 is the solution, over the learning rate."""
+    problem = problems.waves(dimension=3)
+    shares = [2.0**k for k in range(-3, 6)]
+    generator = torch.Generator().manual_seed(0)
+    starts = problem.solution + 4 * torch.randn(16, 3, generator=generator, dtype=torch.float64)
+    bottom = [0.0] * len(shares)
+    counts = []
+    for share in shares:
+        lr = share / (2 * problem.smoothness)
+        traces = [bounds.run(replace(problem, start=w), 3, lr, problem.draw(4, 0)) for w in starts]
+        counts.append(Counter(step.kind for trace in traces for step in trace.steps))
+    for kind, colour in KINDS.items():
+        heights = [100 * count[kind] / count.total() for count in counts]
+        if not any(heights):
+            continue
+        axes.bar(range(len(shares)), heights, bottom=bottom, color=colour, label=kind, width=0.85)
+        bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+    axes.axvline(shares.index(1.0) + 0.5, color="black", lw=1.5)
+    axes.set(xlabel="η in units of 1 / 2β", ylabel="steps (%)", ylim=(0, 100))
+    axes.set_xticks(range(len(shares)), [f"{s:g}" if s >= 1 else f"1/{1 / s:g}" for s in shares], fontsize=8)
+    axes.set_title("three kinds left of the line (waves)", fontsize=10, loc="left")
+    axes.legend(fontsize=8, ncols=1, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)

@@ -1,0 +1,1 @@
+"""What a call of the optimizer costs, and an epoch with it."""

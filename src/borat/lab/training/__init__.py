@@ -1,0 +1,1 @@
+"""Training one model: batch, loss, step, metrics, checkpoint."""

@@ -1,0 +1,40 @@
+"""What can be wrong with a configuration, looked up before anything is started."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+from borat.lab.baselines import check_optimizer
+from borat.lab.config import RunConfig
+from borat.lab.data import Task, find_entry
+from borat.lab.models import parse_name
+
+
+def check_names(config: RunConfig) -> None:
+    """Raise a ValueError for a data set, a model or an optimizer that does not exist, or that no run could use."""
+    find_entry(config.data)
+    parse_name(config.model)
+    check_optimizer(config)
+    if math.isinf(config.lr):
+        raise ValueError(f"lr must be finite, got {config.lr}")
+
+
+def check_model_suits(config: RunConfig, task: Task) -> None:
+    kind = config.model.lower().split("-")[0]
+    wanted = "infersent" if task.vocabulary else "dnc" if task.description.sequences else None
+    if wanted is not None and kind != wanted:
+        raise ValueError(f"model must be {wanted} for {config.data}, got {config.model!r}")
+    if wanted is None and kind in ("infersent", "dnc"):
+        raise ValueError(f"model must be one for images or vectors for {config.data}, got {config.model!r}")
+
+
+def check_last_batch(model: nn.Module, examples: int, batch_size: int, processes: int) -> None:
+    """Batch normalisation of vectors needs two examples in each process."""
+    last = examples % batch_size or batch_size
+    if -(-last // processes) < 2 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
+        raise ValueError(
+            f"batch_size must leave at least {2 * processes} of {examples} examples for the last batch, "
+            f"which batch normalisation needs, got {batch_size}"
+        )

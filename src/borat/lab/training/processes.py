@@ -1,0 +1,119 @@
+"""The processes that train one model together, and how they end."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
+from lightning.fabric.strategies.strategy import Strategy
+from lightning_utilities.core import rank_zero as rank_zero_module
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from borat.lab.config import Execution
+
+GRACE = 5.0
+"""Seconds that a process may take to end by itself after the one that started it."""
+_FIRST = "BORAT_FIRST_PROCESS"
+
+
+def launch(execution: Execution, precision: str) -> Fabric:
+    """Start the processes; each goes on from here."""
+    with _quiet_lightning():
+        try:
+            fabric = Fabric(
+                accelerator=execution.accelerator,
+                devices=execution.devices,
+                strategy=_strategy(execution),
+                # models in float64 are so from the start: Fabric's own would give their scores in float32
+                precision="bf16-mixed" if precision == "bf16-mixed" else "32-true",
+            )
+        except (RuntimeError, ValueError) as error:
+            where = f"devices={execution.devices}, accelerator={execution.accelerator!r}"
+            raise ValueError(f"{where}: {error}") from error
+        if execution.devices > 1:
+            _end_with_first()
+        fabric.launch()
+    if dist.is_initialized():
+        atexit.register(_leave_processes)
+    return fabric
+
+
+def _strategy(execution: Execution) -> Strategy | str:
+    if execution.strategy == "fsdp":
+        return ModelParallelStrategy(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
+    return DDPStrategy() if execution.strategy == "ddp" or execution.devices > 1 else "auto"
+
+
+def sum_over_processes(fabric: Fabric, *numbers: float) -> list[float]:
+    """Each number summed over the processes."""
+    if fabric.world_size == 1:
+        return list(numbers)
+    total = torch.tensor(numbers, dtype=torch.float64, device=fabric.device)
+    dist.all_reduce(total)
+    return [float(x) for x in total]
+
+
+def _end_with_first() -> None:
+    """Let the processes that Fabric starts end with this one, from which they inherit its number.
+
+    Killed while they start, it would leave them behind: they wait long for it where all meet.
+    """
+    first = int(os.environ.setdefault(_FIRST, str(os.getpid())))
+    if first != os.getpid() and "LOCAL_RANK" in os.environ:
+        threading.Thread(target=_follow, args=(first,), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+def _leave_processes() -> None:
+    """End gloo's threads before the interpreter does: one that then gives a tensor back would abort the process.
+
+    Those of FSDP stay, since PyTorch's caches hold on to them; a moment later they have nothing to give back.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+        time.sleep(0.5)
+
+
+def _shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Spread each layer that holds most of its parameters itself, then what is left."""
+    total = sum(p.numel() for p in model.parameters())
+    for layer in model.children():
+        if sum(p.numel() for p in layer.parameters()) >= 0.1 * total:
+            fully_shard(layer, mesh=mesh["data_parallel"])
+    fully_shard(model, mesh=mesh["data_parallel"])
+    return model
+
+
+@contextmanager
+def _quiet_lightning() -> Iterator[None]:
+    """Keep what Fabric says of starting processes to itself."""
+    loggers = (logging.getLogger("lightning.fabric"), rank_zero_module.log)
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.WARNING)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
