@@ -204,8 +204,13 @@ class FreeBORAT(LossOptimizer):
                 slot.state.pop("y", None)
 
     def _warn_of_statistics(self) -> None:
-        layers = [] if "statistics" in self._warned else batchnorm.layers_of(self._all_params())
-        if layers and not batchnorm.were_measured(layers):
+        """Once: to find the layers takes a tenth of a second."""
+        if "statistics" in self._warned:
+            return
+        layers = batchnorm.layers_of(self._all_params())
+        if not layers or batchnorm.were_measured(layers):
+            self._warned.add("statistics")
+        else:
             self._warn_once(
                 "statistics",
                 "the running statistics of the model's normalisation layers belong to the point where gradients are "
