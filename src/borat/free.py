@@ -145,9 +145,11 @@ class FreeBORAT(LossOptimizer):
         self._warn_of_bound(value, first["lower_bound"])
 
         # 5. and 6. The step, and its share in the average.
-        self._move(views, solution, scale, lr)
-        bundle.keep(value, products, beta)
         self.last_step = solution.describe(first["lower_bound"], lr)
+        try:
+            self._move(views, solution, scale, lr)
+        finally:
+            bundle.keep(value, products, beta)
         return False
 
     def _move(self, views: list[View], solution: Solution, scale: dict[str, float], lr: list[float]) -> None:
@@ -173,9 +175,11 @@ class FreeBORAT(LossOptimizer):
             for slot in view.part.slots:
                 slot.state["active"] = 1
         if is_constrained:
-            self._project([self.state.get(p, {}).get("centre", p) for p in self._all_params()])
-            for view in views:
-                metric.after_projection(view.weights, view["centre"], pull=pull, beta=beta)
+            try:
+                self._project([self.state.get(p, {}).get("centre", p) for p in self._all_params()])
+            finally:  # an error of the constraint's leaves the model where gradients are measured
+                for view in views:
+                    metric.after_projection(view.weights, view["centre"], pull=pull, beta=beta)
 
     def _pieces(self, view: View) -> list[list[Tensor]]:
         """The gradients of all pieces, oldest first."""

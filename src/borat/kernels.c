@@ -69,8 +69,8 @@ typedef struct {
 } Metric;
 
 /* With u = sum of coefficient * piece / D, older pieces first: z' = z - u - decay * y, and
- * y' = z' + pull * (ratio * (y - z) - beta * (z' - z)). Where z' is to be projected first, y gets ratio * (y - z) + beta * z
- * instead, from which y' follows. keep gets the gradient; it may be one of the rows. */
+ * y' = z' + pull * (ratio * (y - z) - beta * (z' - z)). Where z' is to be projected first, y gets the average
+ * z + ratio / beta * (y - z) instead, from which y' follows. keep gets the gradient; it may be one of the rows. */
 typedef struct {
     const Metric *metric;
     const double *coefficients;

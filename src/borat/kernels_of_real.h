@@ -137,7 +137,7 @@ VECTORISED static void ROLL(const Shape *shape, const Roll *roll, int64_t tensor
             const REAL to = (REAL)(from - sum[i] / D[i] - decay * at);
             rms[i] = (REAL)root[i];
             z[i] = to;
-            y[i] = roll->before_projection ? (REAL)(ratio * (at - from) + beta * from)
+            y[i] = roll->before_projection ? (REAL)(from + ratio / beta * (at - from))
                                            : (REAL)(to + pull * (ratio * (at - from) - beta * (to - from)));
         }
         if (roll->keep) memcpy((REAL *)roll->keep[tensor] + start, g, n * sizeof(REAL));

@@ -44,7 +44,8 @@ def sums(
 
     total = torch.zeros(columns(len(pieces)), dtype=torch.float64, device=weights[0].device)
     lower = torch.ones(len(pieces), len(pieces), dtype=torch.bool, device=weights[0].device).tril_()
-    lists = [vectors(tensors) for tensors in (weights, metric.centre, metric.rms, *pieces)]
+    in_layout = [_laid_out(y, z) for y, z in zip(weights, metric.centre, strict=True)]
+    lists = [vectors(tensors) for tensors in (in_layout, metric.centre, metric.rms, *pieces)]
     for y, z, rms, *block in zip(*lists, strict=True):
         G = torch.stack(block)
         D = _root(rms, G[-1], metric.beta2).mul_(metric.correction).add_(metric.eps)
@@ -73,8 +74,8 @@ def roll(
     With ``u`` the sum of coefficient * piece / D, the centre ``z`` becomes ``z' = z - u - decay * y``. In the average
     ``x = z + (y - z) / beta`` it gets the weight ``1 - pull``, so that ``y' = z' + pull * (ratio * (y - z) - beta *
     (z' - z))``, where ``ratio`` is 1 unless ``beta`` has changed. Where ``z'`` is to be projected first, ``y`` becomes
-    ``ratio * (y - z) + beta * z``, and :func:`after_projection` does the rest. ``keep`` gets the newest piece; it may
-    be one of the older ones.
+    the average, and :func:`after_projection` does the rest. ``keep`` gets the newest piece; it may be one of the older
+    ones.
     """
     options = {"decay": decay, "pull": pull, "ratio": ratio, "beta": beta, "before_projection": before_projection}
     if backend is Backend.OWN:
@@ -91,7 +92,7 @@ def roll(
         apart = ratio * (y.to(rms.dtype) - z.to(rms.dtype))
         rms.copy_(root)
         if before_projection:
-            y.copy_(apart.add_(z, alpha=beta))
+            y.copy_(apart.div_(beta).add_(z))
             z.sub_(u)
         else:
             old = z.to(rms.dtype, copy=True)
@@ -102,10 +103,13 @@ def roll(
 
 
 def after_projection(weights: list[Tensor], centre: list[Tensor], *, pull: float, beta: float) -> None:
-    """``y' = z' + pull * (y - beta * z')``, after :func:`roll` has left its part of it in ``y``."""
-    torch._foreach_add_(weights, centre, alpha=-beta)
-    torch._foreach_mul_(weights, pull)
-    torch._foreach_add_(weights, centre)
+    """``y' = z' + pull * beta * (x - z')``, after :func:`roll` has left the average ``x`` in the weights."""
+    torch._foreach_lerp_(weights, centre, 1.0 - pull * beta)
+
+
+def _laid_out(x: Tensor, like: Tensor) -> Tensor:
+    """Parameters may lie in memory with gaps; what is kept of them does not."""
+    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
 def _root(rms: Tensor, g: Tensor, beta2: float) -> Tensor:

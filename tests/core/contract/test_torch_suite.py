@@ -1,4 +1,4 @@
-"""PyTorch's own optimizer checks, driven over BORAT and ALIG.
+"""PyTorch's own optimizer checks, driven over all our optimizers.
 
 The entries are those of ``torch.testing._internal.common_optimizers``. Its driver is not part of the wheel, so that the
 checks are written out here. Every run has the same start and the same batches: trajectories can be compared exactly.
@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from torch.testing._internal import common_optimizers as suite
 from torch.testing._internal.common_optimizers import OptimizerInput
 
-from borat import ALIG, BORAT
+from borat import ALIG, BORAT, FreeBORAT
 from borat.constraints import L2Ball
 
 assert_same = partial(assert_close, rtol=0, atol=0)
@@ -97,6 +97,18 @@ def inputs_borat(device=None, dtype=None):
     ]
 
 
+def inputs_free(device=None, dtype=None):
+    return [
+        *(OptimizerInput(None, {"bundle_size": n}, f"N={n}") for n in (2, 3, 5)),
+        OptimizerInput(None, {"aim": 1.0}, "aim"),
+        OptimizerInput(None, {"betas": (0.8, 0.9), "eps": 1e-6}, "betas"),
+        OptimizerInput(None, {"lower_bound": -0.05}, "lower bound"),
+        OptimizerInput(None, {"weight_decay": 1e-3}, "weight decay"),
+        OptimizerInput(None, {"lr": torch.tensor(0.5)}, "tensor lr"),
+        OptimizerInput(None, {"constraint": L2Ball(1.5)}, "constraint"),
+    ]
+
+
 def has_cap(kwargs):
     return kwargs.get("lr", 0.1) is not None
 
@@ -136,6 +148,27 @@ def error_inputs_borat(device, dtype):
     ]
 
 
+def error_inputs_free(device, dtype):
+    w, b = ({"params": [p]} for p in fresh(dtype))
+    common = suite.get_error_inputs_for_all_optims(device, dtype)
+    return [
+        *(entry for entry in common if "lr" not in entry.optimizer_error_input.kwargs),
+        value_error("lr must be .* one element", lr=torch.tensor([0.1, 0.1])),
+        *(value_error("lr must be a number of at least 0", lr=bad) for bad in (-0.1, math.nan, None, "fast")),
+        value_error("lr must be finite", lr=math.inf),
+        *(value_error("bundle_size must be .* at least 2", bundle_size=bad) for bad in (0, 1, 3.0, True)),
+        *(value_error("betas must be", betas=bad) for bad in ((1.0, 0.9), (0.9, -0.1), 0.9, None)),
+        *(value_error("aim must be", aim=bad) for bad in (0.0, 1.1, math.nan, None)),
+        *(value_error("eps must be", eps=bad) for bad in (0.0, -1.0, math.inf)),
+        *(value_error("weight_decay must be", weight_decay=bad) for bad in (-1.0, math.nan, None)),
+        *(value_error(f"{key} must be the same for all", [w, {**b, key: value}]) for key, value in OTHERS.items()),
+        value_error("step needs the loss of the batch", error_on=suite.OptimizerErrorEnum.STEP_ERROR),
+    ]
+
+
+OTHERS = {"bundle_size": 4, "lower_bound": 1.0, "betas": (0.5, 0.5), "aim": 0.9, "eps": 1.0}
+
+
 def warm_up_and_decay(opt):
     return [lr_scheduler.LinearLR(opt), lr_scheduler.ExponentialLR(opt, gamma=0.95)]
 
@@ -172,7 +205,11 @@ INFOS = [
         supported_impls=(),
         step_requires_closure=True,
     )
-    for cls, inputs, error_inputs in ((BORAT, inputs_borat, error_inputs_borat), (ALIG, inputs_alig, error_inputs_alig))
+    for cls, inputs, error_inputs in (
+        (BORAT, inputs_borat, error_inputs_borat),
+        (ALIG, inputs_alig, error_inputs_alig),
+        (FreeBORAT, inputs_free, error_inputs_free),
+    )
 ]
 over_classes = pytest.mark.parametrize("cls", [pytest.param(info.optim_cls, id=info.name) for info in INFOS])
 over_errors = pytest.mark.parametrize(
@@ -185,8 +222,9 @@ over_errors = pytest.mark.parametrize(
 )
 
 
-def over_inputs(keep=lambda kwargs: True):
-    cases = [(info, entry) for info in INFOS for entry in info.optim_inputs_func("cpu") if keep(entry.kwargs)]
+def over_inputs(keep=lambda kwargs: True, of=(BORAT, ALIG, FreeBORAT)):
+    infos = [info for info in INFOS if info.optim_cls in of]
+    cases = [(info, entry) for info in infos for entry in info.optim_inputs_func("cpu") if keep(entry.kwargs)]
     ids = [f"{info.name}: {entry.desc}" for info, entry in cases]
     return pytest.mark.parametrize(("cls", "kwargs"), [(i.optim_cls, e.kwargs) for i, e in cases], ids=ids)
 
@@ -211,8 +249,10 @@ def test_goes_in_the_right_direction(cls, kwargs):
     params = fresh()
     before = total_loss(params)
     opt = cls(params, **kwargs)
-    train(opt, params, range(60))
+    # FreeBORAT's result is an average, which forgets the start like 1/k^2.
+    train(opt, params, [t % len(_X) for t in range(200)] if cls is FreeBORAT else range(60))
     opt.flush()
+    opt.eval()
     assert total_loss(params) < 0.01 * before
 
 
@@ -295,10 +335,11 @@ def test_load_state_dict_hooks(cls, taken):
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_schedulers(cls, name):
     points = []
-    for lr in (0.2, torch.tensor(0.2, dtype=torch.float64)):
+    start, goal = (1.0, 0.5) if cls is FreeBORAT else (0.2, 0.2)
+    for lr in (start, torch.tensor(start, dtype=torch.float64)):
         params, rates, momenta = fresh(), set(), set()
         before = total_loss(params)
-        opt = cls(params, lr=lr, momentum=0.5)
+        opt = cls(params, lr=lr) if cls is FreeBORAT else cls(params, lr=lr, momentum=0.5)
         scheduler, group = SCHEDULERS[name](opt), opt.param_groups[0]
         for t in range(24):
             if opt.bundle_position == 0:
@@ -307,11 +348,12 @@ def test_schedulers(cls, name):
             assert opt.bundle_position or opt.last_step.lr == opened_with
             scheduler.step(*([1.0] if name == "plateau" else []))
             rates.add(float(group["lr"]))
-            momenta.add(group["momentum"])
+            momenta.add(group["betas"][0] if cls is FreeBORAT else group["momentum"])
         assert len(rates) > 3
         assert (len(momenta) > 3) == (name == "one cycle, momentum")
         assert isinstance(group["lr"], type(lr))
-        assert total_loss(params) < 0.2 * before
+        opt.eval()
+        assert total_loss(params) < goal * before
         points.append(values(params))
     assert_close_to(*points)
 
@@ -395,13 +437,13 @@ def test_copies_continue_the_same_trajectory(cls, kwargs, copied):
 def test_can_be_printed(cls, kwargs):
     opt = cls(fresh(), **kwargs)
     assert repr(opt).startswith(f"{cls.__name__} (")
-    for name in ("lr", "momentum", "lower_bound", "bundle_size"):
+    for name in ("lr", "betas" if cls is FreeBORAT else "momentum", "lower_bound", "bundle_size"):
         value = opt.param_groups[0][name]
         assert f"    {name}: {value}\n" in repr(opt)
         assert value == kwargs.get(name, value) or value == math.inf
 
 
-@over_inputs(lambda kwargs: has_cap(kwargs) and "constraint" not in kwargs)
+@over_inputs(lambda kwargs: has_cap(kwargs) and "constraint" not in kwargs, of=(BORAT, ALIG))
 def test_lr_of_a_group_is_a_change_of_variables(cls, kwargs):
     """A group with the lr c²η moves like one with the lr η whose parameters are written in units of c."""
     c, lr, params, units = 0.5, 0.4, fresh(torch.float64), fresh(torch.float64)
@@ -419,7 +461,10 @@ def test_mixed_dtypes(cls, kwargs, dtype):
     points, expected = train(opt, params, range(8)), run(cls, kwargs, fresh(torch.float64))[:16]
     tolerance = 16.0 * torch.finfo(dtype).eps
     assert_close([x.double() for x in points], expected, rtol=tolerance, atol=tolerance)
-    assert all(x.dtype == p.dtype for p in params for x in opt.state[p].values() if isinstance(x, torch.Tensor))
+    for p in params:
+        kept = {key: x.dtype for key, x in opt.state[p].items() if isinstance(x, torch.Tensor)}
+        assert kept.pop("rms", torch.float32) == torch.promote_types(p.dtype, torch.float32) or cls is not FreeBORAT
+        assert set(kept.values()) <= {p.dtype}
 
 
 @over_inputs()
@@ -440,7 +485,7 @@ def test_forms_of_params(cls, kwargs, form):
     assert_close(train(opt, params, range(12)), run(cls, kwargs, fresh(torch.float64)))
 
 
-@over_inputs(lambda kwargs: has_cap(kwargs) and "constraint" not in kwargs)
+@over_inputs(lambda kwargs: has_cap(kwargs) and "constraint" not in kwargs, of=(BORAT, ALIG))
 def test_group_that_comes_late_had_no_lr_before(cls, kwargs):
     for start in range(2 * kwargs.get("bundle_size", 3)):
         params, twin = fresh(torch.float64), fresh(torch.float64)
