@@ -18,7 +18,9 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 
 #define CHUNK 32768     /* elements that a thread takes at once */
 #define MOVED 256       /* elements of a sum; it stays in the first-level cache */
+#define MEASURED 512   /* elements of the bundle in Adam's metric, with all that is made of them */
 #define MULTIPLIED 2048 /* elements of one vector, which stay there while the others pass */
+#define ROWS 4          /* partial sums of vectors */
 #define LANES 16        /* partial sums of a product, for as many as the processor can add at once */
 
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
@@ -116,6 +118,14 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #define PIECE piece_float
 #define SCALE scale_float
 #define PRODUCTS products_float
+#define LAND land_float
+#define VECTOR Vector_float
+#define DISTANCES distances_float
+#define FETCH fetch_float
+#define UNIT unit_float
+#define SQRT sqrtf
+#define BITS int32_t
+#define SIGN INT32_MIN
 #include "kernels_of_real.h"
 #undef REAL
 #undef MOVE
@@ -126,6 +136,14 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #undef PIECE
 #undef SCALE
 #undef PRODUCTS
+#undef LAND
+#undef VECTOR
+#undef DISTANCES
+#undef FETCH
+#undef UNIT
+#undef SQRT
+#undef BITS
+#undef SIGN
 #define REAL double
 #define MOVE move_double
 #define PRODUCT product_double
@@ -135,6 +153,14 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #define PIECE piece_double
 #define SCALE scale_double
 #define PRODUCTS products_double
+#define LAND land_double
+#define VECTOR Vector_double
+#define DISTANCES distances_double
+#define FETCH fetch_double
+#define UNIT unit_double
+#define SQRT sqrt
+#define BITS int64_t
+#define SIGN INT64_MIN
 #include "kernels_of_real.h"
 
 /* What to do with a chunk, a row of sums for each chunk where it has any, and the number of the next chunk to take. */

@@ -57,89 +57,162 @@ static const REAL *PIECE(const Shape *shape, const Metric *metric, int64_t k, in
     return (const REAL *)(k == shape->terms - 1 ? metric->gradient : metric->rows + k * shape->tensors)[tensor];
 }
 
-/* The new root of the mean square, and D. */
-VECTORISED static void SCALE(const Metric *metric, const REAL *g, const REAL *rms, int64_t n, double *root, double *D) {
-    const double beta2 = metric->beta2, rest = 1.0 - beta2, correction = metric->correction, eps = metric->eps;
+/* The largest power of two by which numbers up to the largest of these can be multiplied so that their squares stay in
+ * range; 1 unless they are extreme. Squares of float would leave it above 1e19 and below 1e-19. */
+VECTORISED static REAL UNIT(const REAL *restrict g, const REAL *restrict rms, int64_t n) {
+    BITS most = 0; /* without their signs, numbers are ordered as the integers with the same bits */
     for (int64_t i = 0; i < n; i++) {
-        const double x = g[i], s = rms[i];
-        root[i] = sqrt(beta2 * (s * s) + rest * (x * x));
-        D[i] = correction * root[i] + eps;
+        BITS x, s;
+        memcpy(&x, g + i, sizeof x);
+        memcpy(&s, rms + i, sizeof s);
+        x &= ~SIGN, s &= ~SIGN;
+        x = x > s ? x : s;
+        most = x > most ? x : most;
+    }
+    REAL largest;
+    memcpy(&largest, &most, sizeof most);
+    if (largest == 0 || (largest > (REAL)1e-12 && largest < (REAL)1e15) || !isfinite(largest)) return 1;
+    int exponent;
+    frexp((double)largest, &exponent);
+    return (REAL)ldexp(1.0, -exponent);
+}
+
+/* The new root of the mean square, and 1 / D. */
+VECTORISED static void SCALE(const Metric *metric, const REAL *restrict g, const REAL *restrict rms, int64_t n,
+                             REAL *restrict root, REAL *restrict inverse) {
+    const REAL beta2 = (REAL)metric->beta2, rest = (REAL)(1.0 - metric->beta2);
+    const REAL correction = (REAL)metric->correction, eps = (REAL)metric->eps;
+    const REAL unit = UNIT(g, rms, n), back = 1 / unit;
+    for (int64_t i = 0; i < n; i++) {
+        const REAL x = unit * g[i], s = unit * rms[i];
+        root[i] = back * SQRT(beta2 * (s * s) + rest * (x * x));
+        inverse[i] = 1 / (correction * root[i] + eps);
     }
 }
 
-/* The products of x with y and with z. */
-VECTORISED static void PRODUCTS(const REAL *x, const double *y, const double *z, int64_t n, double *xy, double *xz) {
-    double a[LANES] = {0.0}, b[LANES] = {0.0};
+typedef REAL VECTOR __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
+#define LOAD(x) (*(const VECTOR *)(x))
+
+/* Add x * y * scale and x * y * scale^2. Within a block they are summed in the vectors' own precision, in several sums,
+ * as one addition would have to wait for the last. */
+VECTORISED static void PRODUCTS(const REAL *restrict x, const REAL *restrict y, const REAL *restrict scale, int64_t n,
+                                double *once, double *twice) {
+    enum { WIDTH = sizeof(VECTOR) / sizeof(REAL) };
+    VECTOR a[ROWS] = {{0}}, b[ROWS] = {{0}};
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int64_t j = 0; j < LANES; j++) {
-            a[j] += x[i + j] * y[i + j];
-            b[j] += x[i + j] * z[i + j];
+    for (; i + ROWS * WIDTH <= n; i += ROWS * WIDTH)
+        for (int64_t r = 0; r < ROWS; r++) {
+            const int64_t k = i + r * WIDTH;
+            const VECTOR d = LOAD(scale + k), xd = LOAD(x + k) * d, yd = LOAD(y + k);
+            a[r] += xd * yd;
+            b[r] += xd * (yd * d);
         }
     for (; i < n; i++) {
-        *xy += x[i] * y[i];
-        *xz += x[i] * z[i];
+        *once += (double)(x[i] * scale[i]) * y[i];
+        *twice += (double)(x[i] * scale[i]) * (y[i] * scale[i]);
     }
-    for (int64_t j = 0; j < LANES; j++) {
-        *xy += a[j];
-        *xz += b[j];
+    const VECTOR all_a = (a[0] + a[1]) + (a[2] + a[3]), all_b = (b[0] + b[1]) + (b[2] + b[3]);
+    for (int64_t j = 0; j < WIDTH; j++) {
+        *once += all_a[j];
+        *twice += all_b[j];
     }
+}
+
+/* Add <x, z> and <x, z - y>. */
+VECTORISED static void DISTANCES(const REAL *restrict x, const REAL *restrict z, const REAL *restrict y, int64_t n,
+                                 double *at, double *apart) {
+    enum { WIDTH = sizeof(VECTOR) / sizeof(REAL) };
+    VECTOR a[ROWS] = {{0}}, b[ROWS] = {{0}};
+    int64_t i = 0;
+    for (; i + ROWS * WIDTH <= n; i += ROWS * WIDTH)
+        for (int64_t r = 0; r < ROWS; r++) {
+            const int64_t k = i + r * WIDTH;
+            const VECTOR u = LOAD(x + k), v = LOAD(z + k);
+            a[r] += u * v;
+            b[r] += u * (v - LOAD(y + k));
+        }
+    for (; i < n; i++) {
+        *at += (double)x[i] * z[i];
+        *apart += (double)x[i] * (z[i] - y[i]);
+    }
+    const VECTOR all_a = (a[0] + a[1]) + (a[2] + a[3]), all_b = (b[0] + b[1]) + (b[2] + b[3]);
+    for (int64_t j = 0; j < WIDTH; j++) {
+        *at += all_a[j];
+        *apart += all_b[j];
+    }
+}
+
+static void FETCH(const void *vector, int64_t tensor, int64_t start, int64_t end) {
+    const REAL *x = ((REAL *const *)vector)[tensor];
+    for (; start < end; start += 64 / sizeof(REAL)) __builtin_prefetch(x + start);
 }
 
 /* For pieces j and i <= j: <g_i, g_j / D>, then <g_i, g_j / D^2>; then <g_j, z>; then <g, z - y> of the newest. */
 VECTORISED static void MEASURE(const Shape *shape, const Metric *metric, int64_t tensor, int64_t start, int64_t end,
                                double *sums) {
     const int64_t pieces = shape->terms, pairs = pieces * (pieces + 1) / 2;
-    double root[MOVED], D[MOVED], once[MOVED], twice[MOVED];
-    for (; start < end; start += MOVED) {
-        const int64_t n = end - start < MOVED ? end - start : MOVED;
+    REAL root[MEASURED], inverse[MEASURED];
+    double unused = 0.0;
+    for (; start < end; start += MEASURED) {
+        const int64_t n = end - start < MEASURED ? end - start : MEASURED;
+        const int64_t next = start + n, after = next + MEASURED < end ? next + MEASURED : end;
         const REAL *g = (const REAL *)metric->gradient[tensor] + start;
         const REAL *y = (const REAL *)metric->weights[tensor] + start, *z = (const REAL *)metric->centre[tensor] + start;
-        SCALE(metric, g, (const REAL *)metric->rms[tensor] + start, n, root, D);
+        FETCH(metric->gradient, tensor, next, after);
+        FETCH(metric->rms, tensor, next, after);
+        SCALE(metric, g, (const REAL *)metric->rms[tensor] + start, n, root, inverse);
+        FETCH(metric->weights, tensor, next, after);
+        FETCH(metric->centre, tensor, next, after);
         double *pair = sums;
         for (int64_t j = 0; j < pieces; j++) {
             const REAL *x = PIECE(shape, metric, j, tensor) + start;
-            for (int64_t i = 0; i < n; i++) {
-                once[i] = x[i] / D[i];
-                twice[i] = once[i] / D[i];
-            }
+            if (j < pieces - 1) FETCH(metric->rows + j * shape->tensors, tensor, next, after);
             for (int64_t i = 0; i <= j; i++, pair++)
-                PRODUCTS(PIECE(shape, metric, i, tensor) + start, once, twice, n, pair, pair + pairs);
+                PRODUCTS(PIECE(shape, metric, i, tensor) + start, x, inverse, n, pair, pair + pairs);
+            DISTANCES(x, z, y, n, sums + 2 * pairs + j, j == pieces - 1 ? sums + 2 * pairs + pieces : &unused);
         }
-        for (int64_t i = 0; i < n; i++) {
-            once[i] = z[i];
-            twice[i] = (double)z[i] - (double)y[i];
-        }
-        double unused = 0.0;
-        for (int64_t j = 0; j < pieces; j++)
-            PRODUCTS(PIECE(shape, metric, j, tensor) + start, once, twice, n, sums + 2 * pairs + j,
-                     j == pieces - 1 ? sums + 2 * pairs + pieces : &unused);
     }
+}
+
+/* The last step of a roll: sum is that of coefficient * piece. */
+VECTORISED static void LAND(const Roll *roll, REAL *restrict y, REAL *restrict z, REAL *restrict rms, int64_t n,
+                            const double *restrict sum, const REAL *restrict inverse, const REAL *restrict root) {
+    const double decay = roll->decay, pull = roll->pull, ratio = roll->ratio, beta = roll->beta;
+    if (roll->before_projection) {
+        for (int64_t i = 0; i < n; i++) {
+            const double from = z[i], at = y[i];
+            z[i] = (REAL)(from - sum[i] * inverse[i] - decay * at);
+            y[i] = (REAL)(from + ratio / beta * (at - from));
+        }
+    } else {
+        for (int64_t i = 0; i < n; i++) {
+            const double from = z[i], at = y[i];
+            const REAL to = (REAL)(from - sum[i] * inverse[i] - decay * at);
+            z[i] = to;
+            y[i] = (REAL)(to + pull * (ratio * (at - from) - beta * (to - from)));
+        }
+    }
+    memcpy(rms, root, n * sizeof(REAL));
 }
 
 VECTORISED static void ROLL(const Shape *shape, const Roll *roll, int64_t tensor, int64_t start, int64_t end) {
     const Metric *metric = roll->metric;
-    const double decay = roll->decay, pull = roll->pull, ratio = roll->ratio, beta = roll->beta;
-    double root[MOVED], D[MOVED], sum[MOVED];
+    REAL root[MOVED], inverse[MOVED];
+    double sum[MOVED];
     for (; start < end; start += MOVED) {
         const int64_t n = end - start < MOVED ? end - start : MOVED;
         const REAL *g = (const REAL *)metric->gradient[tensor] + start;
-        REAL *y = (REAL *)metric->weights[tensor] + start, *z = (REAL *)metric->centre[tensor] + start;
         REAL *rms = (REAL *)metric->rms[tensor] + start;
-        SCALE(metric, g, rms, n, root, D);
+        SCALE(metric, g, rms, n, root, inverse);
         for (int64_t k = 0; k < shape->terms; k++) {
             const REAL *x = PIECE(shape, metric, k, tensor) + start;
             const double c = roll->coefficients[k];
             for (int64_t i = 0; i < n; i++) sum[i] = (k ? sum[i] : 0.0) + c * x[i];
         }
-        for (int64_t i = 0; i < n; i++) {
-            const double from = z[i], at = y[i];
-            const REAL to = (REAL)(from - sum[i] / D[i] - decay * at);
-            rms[i] = (REAL)root[i];
-            z[i] = to;
-            y[i] = roll->before_projection ? (REAL)(from + ratio / beta * (at - from))
-                                           : (REAL)(to + pull * (ratio * (at - from) - beta * (to - from)));
-        }
+        LAND(roll, (REAL *)metric->weights[tensor] + start, (REAL *)metric->centre[tensor] + start, rms, n, sum, inverse,
+             root);
         if (roll->keep) memcpy((REAL *)roll->keep[tensor] + start, g, n * sizeof(REAL));
     }
 }
+
+#undef LOAD

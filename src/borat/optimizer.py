@@ -267,7 +267,7 @@ class ALIG(BORAT):
         )
 
     def _check_loaded(self, state_dict: dict[str, Any]) -> None:
-        for group in state_dict["param_groups"]:
-            if group.get("bundle_size", 2) != 2:
-                raise ValueError(f"bundle_size must be 2 for ALIG, got a state with {group['bundle_size']}")
         super()._check_loaded(state_dict)
+        for group in state_dict["param_groups"]:
+            if group["bundle_size"] != 2:
+                raise ValueError(f"bundle_size must be 2 for ALIG, got a state with {group['bundle_size']}")
