@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
@@ -24,6 +23,7 @@ from borat.lab.data.stream import load_imagenet
 from borat.lab.data.synthetic import load_least_squares, load_separable
 from borat.lab.data.task import Batch, Description, Split, Task
 from borat.lab.data.text import load_snli
+from borat.lab.files import pick
 
 __all__ = [
     "DATASETS",
@@ -37,28 +37,30 @@ __all__ = [
     "Split",
     "Task",
     "UnknownDatasetError",
-    "find_entry",
+    "find_loader",
     "load",
 ]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Loader:
     """How to load a data set, and the options that only it and its like have."""
 
-    loader: Callable[[Options], Task]
+    load: Callable[[Options], Task]
     options: tuple[str, ...] = ()
+    model: str = ""
+    """The only family of models for such data; without one, those for images or vectors."""
 
 
-DATASETS: dict[str, Entry] = {
-    "digits": Entry(load_digits_set, ("flatten",)),
-    **{name: Entry(partial(load_image_set, name), ("flatten",)) for name in IMAGE_SETS},
-    "imagenet": Entry(load_imagenet, ("image_size",)),
-    "snli": Entry(load_snli, ("train_split", "glove")),
-    **{name: Entry(partial(load_libsvm, name)) for name in LIBSVM_SETS},
-    "least_squares": Entry(load_least_squares, ("examples", "features")),
-    "separable": Entry(load_separable, ("examples", "features")),
-    "repeat_copy": Entry(load_repeat_copy, ("examples",)),
+DATASETS: dict[str, Loader] = {
+    "digits": Loader(load_digits_set, ("flatten",)),
+    **{name: Loader(partial(load_image_set, name), ("flatten",)) for name in IMAGE_SETS},
+    "imagenet": Loader(load_imagenet, ("image_size",)),
+    "snli": Loader(load_snli, ("train_split", "glove"), model="infersent"),
+    **{name: Loader(partial(load_libsvm, name)) for name in LIBSVM_SETS},
+    "least_squares": Loader(load_least_squares, ("examples", "features")),
+    "separable": Loader(load_separable, ("examples", "features")),
+    "repeat_copy": Loader(load_repeat_copy, ("examples",), model="dnc"),
 }
 """The known data sets."""
 
@@ -114,7 +116,7 @@ def load(
         >>> batch.inputs[0].shape, batch.labels.shape
         (torch.Size([32, 64]), torch.Size([32]))
     """
-    entry = find_entry(name)
+    loader = find_loader(name)
     options = Options(
         data_dir=_path(data_dir),
         cache_dir=_path(cache_dir),
@@ -131,9 +133,9 @@ def load(
         features=features,
     )
     for field in fields(Options):
-        if field.name not in (*COMMON, *entry.options) and getattr(options, field.name) is not None:
+        if field.name not in (*COMMON, *loader.options) and getattr(options, field.name) is not None:
             raise ValueError(f"{field.name} does not apply to {name}")
-    task = entry.loader(options)
+    task = loader.load(options)
     for split, size in task.description.sizes.items():
         if size == 0:
             source = ", ".join(task.description.sources.get(split, ()))
@@ -141,13 +143,12 @@ def load(
     return task
 
 
-def find_entry(name: str) -> Entry:
+def find_loader(name: str) -> Loader:
     """How to load the data set of this name."""
-    if name not in DATASETS:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), DATASETS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(DATASETS)}"
-        raise UnknownDatasetError(f"unknown data set {name!r}; {hint}")
-    return DATASETS[name]
+    try:
+        return DATASETS[pick("data set", name, DATASETS)]
+    except ValueError as error:
+        raise UnknownDatasetError(str(error)) from None
 
 
 def _path(path: str | Path | None) -> Path | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -10,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.config import Execution, RunConfig
+from borat.lab.files import pick
 from borat.lab.sweeps.engines.base import Engine, make_engine
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import Grid, combinations
 from borat.lab.sweeps.jobs import Attempt, FunctionJob, Job, Outcome, TrainingJob, digest, pack
-from borat.lab.sweeps.progress import Point, Progress, Watch
+from borat.lab.sweeps.progress import JobProgress, SweepProgress, Watch
 from borat.lab.training.checks import check_names
 
 
@@ -60,7 +60,7 @@ def sweep(
             it uses; calls that failed are.
         workers: processes; the number of cores without it.
         engine: where to run instead, for example a ``RayEngine``.
-        watch: called twice a second with the sweep's ``Progress``; ``print`` will do.
+        watch: called twice a second with the sweep's ``SweepProgress``; ``print`` will do.
 
     In a script, call it below ``if __name__ == "__main__":``, since worker processes import the script.
     """
@@ -78,8 +78,8 @@ def sweep(
 
 
 def _run(jobs: Sequence[Job], engine: Engine, watch: Watch | None) -> list[Outcome]:
-    points = {job.folder: Point(job) for job in jobs}
-    progress = Progress(list(points.values()))
+    points = {job.folder: JobProgress(job) for job in jobs}
+    progress = SweepProgress(list(points.values()))
     missing = [point for point in points.values() if point.outcome is None]
     if watch is not None:
         watch(progress)
@@ -101,10 +101,7 @@ def _check_arguments(function: Callable[..., Any], settings: Mapping[str, Any]) 
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in settings:
         if key == "folder" or (key not in known and not takes_all):
-            known = [name for name in known if name != "folder"]
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
-            raise ValueError(f"the function has no parameter {key!r} for the grid; {hint}")
+            pick("parameter of the function", key, [name for name in known if name != "folder"])
     needed = [name for name in known if parameters[name].default is inspect.Parameter.empty and name != "folder"]
     missing = [name for name in needed if name not in settings]
     if missing:

@@ -8,25 +8,26 @@ from torch import nn
 
 from borat.lab.baselines import check_optimizer
 from borat.lab.config import RunConfig
-from borat.lab.data import Task, find_entry
+from borat.lab.data import DATASETS, find_loader
 from borat.lab.models import parse_name
 
 
 def check_names(config: RunConfig) -> None:
     """Raise a ValueError for a data set, a model or an optimizer that does not exist, or that no run could use."""
-    find_entry(config.data)
+    find_loader(config.data)
     parse_name(config.model)
+    check_model_suits(config)
     check_optimizer(config)
     if math.isinf(config.lr):
         raise ValueError(f"lr must be finite, got {config.lr}")
 
 
-def check_model_suits(config: RunConfig, task: Task) -> None:
-    kind = config.model.lower().split("-")[0]
-    wanted = "infersent" if task.vocabulary else "dnc" if task.description.sequences else None
-    if wanted is not None and kind != wanted:
+def check_model_suits(config: RunConfig) -> None:
+    """Raise a ValueError for a model that cannot read the data."""
+    kind, wanted = config.model.lower().split("-")[0], find_loader(config.data).model
+    if wanted and kind != wanted:
         raise ValueError(f"model must be {wanted} for {config.data}, got {config.model!r}")
-    if wanted is None and kind in ("infersent", "dnc"):
+    if not wanted and kind in {loader.model for loader in DATASETS.values()}:
         raise ValueError(f"model must be one for images or vectors for {config.data}, got {config.model!r}")
 
 

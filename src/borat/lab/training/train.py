@@ -22,7 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from borat.lab import data
-from borat.lab.baselines import evaluating, make_optimizer, make_schedule, step_size, take_step
+from borat.lab.baselines import (
+    drops_batches,
+    evaluating,
+    last_step,
+    make_optimizer,
+    make_schedule,
+    step_size,
+    take_step,
+)
 from borat.lab.config import Execution, RunConfig
 from borat.lab.models import make_model
 from borat.lab.store.lock import exclusive
@@ -33,7 +41,6 @@ from borat.lab.training.objective import make_objective
 from borat.lab.training.processes import launch, sum_over_processes
 from borat.lab.training.tally import Position, Tally
 from borat.lab.training.tensorboard import Events
-from borat.optimizer import BORAT
 
 EVALUATION_BATCH = 512
 PATIENCE = 5.0
@@ -46,12 +53,12 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
     """The process was asked to end; the run was saved and can be resumed."""
 
 
-Report = Callable[[Position, Tally, int], None]
+Listener = Callable[[Position, Tally, int], None]
 """Called after each batch with the position, the epoch so far and the number of batches in an epoch."""
 
 
 def silent(position: Position, tally: Tally, batches: int) -> None:
-    """Report nothing."""
+    """Listener nothing."""
 
 
 class Training:
@@ -82,7 +89,7 @@ class Training:
     def _batches_done(self) -> int:
         return self.position.epoch * self.batches + self.position.batch
 
-    def fit(self, report: Report = silent) -> Metrics:
+    def fit(self, report: Listener = silent) -> Metrics:
         """Train to the end of the budget, or until the loss is not finite any more: that is a result, too."""
         with exclusive(self.run.path, PATIENCE):
             self._open()
@@ -100,14 +107,14 @@ class Training:
         wanted = self.execution.tensorboard and is_first and self.metrics.status == "running"
         self.events = Events(self.run.path / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
 
-    def _train(self, report: Report) -> Metrics:
+    def _train(self, report: Listener) -> Metrics:
         with _ask_before_ending() as wanted, self.events:
             while self.metrics.status == "running":
                 self._train_epoch(report if self.fabric.is_global_zero else silent, wanted)
                 self._finish_epoch()
         return self.metrics
 
-    def _train_epoch(self, report: Report, wanted: Callable[[], bool]) -> None:
+    def _train_epoch(self, report: Listener, wanted: Callable[[], bool]) -> None:
         self.model.train()
         start = time.perf_counter()
         for batch in self._batches("train", start=self.position.batch):
@@ -150,23 +157,21 @@ class Training:
 
     def _step(self, loss: Tensor) -> None:
         """One step, and what is noted of it."""
-        if isinstance(self.optimizer, BORAT):
-            before = self.optimizer.last_step
-            take_step(self.optimizer, loss)
-            step = self.optimizer.last_step
+        before = last_step(self.optimizer)
+        take_step(self.optimizer, loss)
+        step = last_step(self.optimizer)
+        if drops_batches(self.optimizer):
             if step is None or step is before:
                 return
             self.tally.kinds[step.kind] = self.tally.kinds.get(step.kind, 0) + 1
-        else:
-            take_step(self.optimizer, loss)
         size = step_size(self.optimizer)
         if size is not None:
             self.tally.step_sizes += size
             self.tally.steps += 1
 
     def _is_lost(self, loss: Tensor) -> bool:
-        """Whether no batch to come can repair the weights. BORAT drops such a batch."""
-        return not isinstance(self.optimizer, BORAT) and not math.isfinite(loss.item())
+        """Whether no batch to come can repair the weights. The optimizers of this library drop such a batch."""
+        return not drops_batches(self.optimizer) and not math.isfinite(loss.item())
 
     def _finish_epoch(self) -> None:
         tally = self.tally
@@ -176,8 +181,8 @@ class Training:
         record["step_size"] = tally.step_sizes / tally.steps if tally.steps else None
         record["kinds"] = dict(Counter(tally.kinds).most_common())
         record |= self._evaluate("validation")
-        if isinstance(self.optimizer, BORAT):
-            record["dropped_batches"] = self.optimizer.dropped_batches
+        if drops_batches(self.optimizer):
+            record["dropped_batches"] = self.optimizer.dropped_batches  # type: ignore[attr-defined]
         is_best = record["validation_accuracy"] >= max(
             (epoch["validation_accuracy"] for epoch in self.metrics.epochs), default=0.0
         )
@@ -234,7 +239,7 @@ class Training:
 
 
 def _make_model(config: RunConfig, task: data.Task) -> nn.Module:
-    check_model_suits(config, task)
+    check_model_suits(config)
     shape, options = task.description.input_shape, {}
     if task.vocabulary:  # sentences: the model looks words up in a frozen matrix
         shape = (len(task.vocabulary), WORD_DIMENSION) if task.embeddings is None else tuple(task.embeddings.shape)
@@ -258,7 +263,7 @@ def train(
     *,
     data_dir: Path | None = None,
     execution: Execution | None = None,
-    report: Report = silent,
+    report: Listener = silent,
 ) -> Metrics:
     """Train as configured, in a folder of its own; a run that was interrupted there goes on."""
     task = data.load(
