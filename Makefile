@@ -41,7 +41,7 @@ browser:
 	     && { apt-get update -qq; apt-get install -y -qq chromium chromium-driver >/dev/null; }; } \
 	|| echo "chromium and chromedriver are missing and cannot be installed: tests of pages will be skipped"
 
-.venv/ready: pyproject.toml constraints.txt src/borat/kernels.c src/borat/kernels_of_real.h
+.venv/ready: pyproject.toml constraints.txt src/borat/kernels.c src/borat/kernels_of_real.h src/borat/dual.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
 	touch $@

@@ -11,8 +11,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE, HEADER = Path("src/borat/kernels.c"), Path("src/borat/kernels_of_real.h")
-LIBRARY = SOURCE.with_name("_kernels.so")
+PACKAGE = Path("src/borat")
+SOURCES = [PACKAGE / name for name in ("kernels.c", "kernels_of_real.h", "dual.c")]
+LIBRARY = PACKAGE / "_kernels.so"
 # Without contraction to fused multiply-adds, so that results do not depend on the machine's vector instructions. Nobody
 # asks for the error number of a square root, which would keep it from being taken of several numbers at once.
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC"]
@@ -26,9 +27,10 @@ class KernelsHook(BuildHookInterface):
         root = Path(self.root)
         library = root / LIBRARY
         temporary = library.with_suffix(f".{os.getpid()}.tmp")
-        checksum = zlib.crc32((root / SOURCE).read_bytes() + (root / HEADER).read_bytes())
+        checksum = zlib.crc32(b"".join((root / source).read_bytes() for source in SOURCES))
+        units = [str(root / source) for source in SOURCES if source.suffix == ".c"]
         try:
-            command = [*compiler, *FLAGS, f"-DSOURCES={checksum}u", "-o", str(temporary), str(root / SOURCE)]
+            command = [*compiler, *FLAGS, f"-DSOURCES={checksum}u", "-o", str(temporary), *units]
             subprocess.run(command, check=True, capture_output=True, text=True)
             temporary.replace(library)
         except (OSError, subprocess.CalledProcessError) as error:

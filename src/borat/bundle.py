@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from borat.dual import Array, IncrementalDual
+from borat.dual_numpy import NumpyDual
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,8 @@ class Bundle:
         return min(self.size - 1, 1)
 
     def _start_dual(self) -> None:
-        self._dual = IncrementalDual(self.size)
+        # The compiled one is faster, but would change the last bits of trajectories that were published.
+        self._dual = IncrementalDual(self.size, NumpyDual)
         for _ in range(self._bounds):  # offsets are measured from the bound, which is the first piece of the dual
             self._dual.add(np.zeros(1), 0.0)
 

@@ -30,6 +30,9 @@ class Metric(NamedTuple):
     eps: float
 
 
+SOURCES = ("kernels.c", "kernels_of_real.h", "dual.c")
+"""What the library is compiled from, in the order of hatch_build.py."""
+
 _PARALLEL_FROM = 2**16
 """So many elements are worth the start of further threads."""
 
@@ -97,7 +100,7 @@ def _load() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(str(folder / "_kernels.so"))
         compiled_from = ctypes.c_uint32.in_dll(library, "borat_sources").value
-        sources = b"".join((folder / name).read_bytes() for name in ("kernels.c", "kernels_of_real.h"))
+        sources = b"".join((folder / name).read_bytes() for name in SOURCES)
     except (OSError, ValueError):
         return None
     return library if compiled_from == zlib.crc32(sources) else None
@@ -111,6 +114,11 @@ def _parallel() -> int | None:
 
 _library = _load()
 _gomp_parallel = _parallel() if _library else None
+
+
+def library() -> ctypes.CDLL | None:
+    """The compiled library; the dual has its own part in it."""
+    return _library
 
 
 def are_there() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import quadprog
@@ -9,53 +11,31 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from borat import DualSolution, solve_dual
-from borat.dual import ENUMERATION_LIMIT, IncrementalDual, _ascend, _best_vertex, _enumerate
+from borat import DualSolution, kernels, solve_dual
+from borat.dual import IncrementalDual
+from borat.dual_compiled import CompiledDual
+from borat.dual_numpy import ENUMERATION_LIMIT, NumpyDual, _ascend, _best_vertex, _enumerate
+from duals import assert_maximal, degenerate, extreme, relative_gap, value
 from reference import enumerate_dual
 
-
-def value(Q, b, alpha):
-    return alpha @ b - 0.5 * alpha @ Q @ alpha
-
-
-def relative_gap(Q, b, alpha):
-    r = b - Q @ alpha
-    return (r.max() - alpha @ r) / max(np.abs(Q).max(), np.abs(b).max(), np.finfo(float).tiny)
+COMPILED = pytest.param(
+    CompiledDual, id="compiled", marks=pytest.mark.skipif(not kernels.are_there(), reason="there was no C compiler")
+)
 
 
-def assert_solved(Q, b, solution: DualSolution, gap: float = 1e-12):
+@pytest.fixture(params=[COMPILED, pytest.param(NumpyDual, id="numpy")], scope="module", autouse=True)
+def _solver(request):
+    """All tests hold for both implementations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("borat.dual.SOLVER", request.param)
+        yield
+
+
+def assert_solved(Q, b, solution: DualSolution):
     alpha = np.asarray(solution.alpha)
-    assert (alpha >= 0.0).all()
-    assert abs(alpha.sum() - 1.0) <= 1e-12
-    assert relative_gap(Q, b, alpha) <= gap
+    assert_maximal(Q, b, alpha)
     assert solution.support == tuple(np.flatnonzero(alpha))
     assert solution.value == pytest.approx(value(Q, b, alpha), rel=1e-12, abs=1e-13 * np.abs(Q).max())
-
-
-def degenerate(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """A random problem that is often degenerate in one of the ways that bundles are."""
-    A = rng.standard_normal((n, rng.integers(1, n + 3)))
-    first, other = rng.integers(n, size=2)
-    match rng.integers(8):
-        case 0:
-            A[other] = A[first]
-        case 1:
-            A[other] = -A[first]
-        case 2:
-            A[other] = 0.0
-        case 3:
-            A = A[first] + 10.0 ** rng.uniform(-12, 0) * rng.standard_normal(A.shape)
-        case 4:
-            A *= 10.0 ** rng.uniform(-6, 6, (n, 1))
-        case 5:
-            A = rng.integers(-1, 2, A.shape).astype(float)
-        case 6:
-            A[:] = A[first]
-    b = rng.standard_normal(n) * 10.0 ** rng.uniform(-6, 6)
-    if rng.random() < 0.3:
-        b = np.round(b / np.abs(b).max())
-    scale = 10.0 ** rng.uniform(-14, 14) if rng.random() < 0.5 else 1.0
-    return scale * A @ A.T, scale * b
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32])
@@ -107,9 +87,9 @@ def test_piece_by_piece_is_as_good_as_at_once(n):
         Q, b = degenerate(rng, n)
         dual = IncrementalDual(n)
         for k in range(n):
-            alpha = dual.add(Q[k, : k + 1], b[k])
-            assert relative_gap(Q[: k + 1, : k + 1], b[: k + 1], alpha) <= 1e-12
-            assert dual.value == pytest.approx(value(Q[: k + 1, : k + 1], b[: k + 1], alpha), rel=1e-12, abs=1e-300)
+            alpha, pieces = dual.add(Q[k, : k + 1], b[k]), slice(k + 1)
+            support = tuple(np.flatnonzero(alpha))
+            assert_solved(Q[pieces, pieces], b[pieces], DualSolution(alpha, dual.value, support))
 
 
 @pytest.mark.parametrize("n", [9, 10, 12, 16, 32])
@@ -140,6 +120,40 @@ def test_a_zero_gradient_does_not_stall_the_ascent(scale, capacity):
     dual.add(np.zeros(2), 1e-10 * scale)
     alpha = dual.add(scale * np.array([0.0, 0.0, 2.0]), 0.5 * scale)
     np.testing.assert_allclose(alpha, [0.0, 0.75, 0.25], atol=1e-9)
+
+
+def test_fuzzed():
+    """All kinds of problems, at once and piece by piece. For many of them: BORAT_FUZZ=100000 pytest -k fuzzed."""
+    rng = np.random.default_rng(0)
+    for _ in range(int(os.environ.get("BORAT_FUZZ", "1000"))):
+        n = int(rng.integers(1, 33 if rng.random() < 0.3 else 11))
+        Q, b = extreme(rng, n)
+        assert_maximal(Q, b, solve_dual(Q, b).alpha)
+        dual = IncrementalDual(n)
+        for k in range(n):
+            alpha = dual.add(Q[k, : k + 1], b[k])
+        assert_maximal(Q, b, alpha)
+
+
+@pytest.mark.parametrize("n", [2, 5, 9, 32])
+def test_the_same_pieces_give_the_same_bits(n):
+    rng = np.random.default_rng(n)
+    for _ in range(20):
+        Q, b = extreme(rng, n)
+        one, two = IncrementalDual(n), IncrementalDual(n)
+        first = [one.add(Q[k, : k + 1], b[k]) for k in range(n)]
+        again = [two.add(Q[k, : k + 1], b[k]) for k in range(n)]
+        assert all(map(np.array_equal, first, again))
+
+
+def test_a_problem_that_grows_out_of_its_scale():
+    """Tiny pieces first, then large ones, then tiny ones again."""
+    A = np.diag([0.0, 1e-150, 3e140, 1e-150])
+    b = np.array([0.0, 1e-300, 1e280, 2e-300])
+    dual = IncrementalDual(4)
+    for k in range(4):
+        alpha, pieces = dual.add((A @ A.T)[k, : k + 1], b[k]), slice(k + 1)
+        assert_maximal((A @ A.T)[pieces, pieces], b[pieces], alpha)
 
 
 def test_more_pieces_never_lower_the_value():
@@ -200,6 +214,13 @@ def test_tiny_weights_keep_their_digits():
     """The Polyak step of a gradient that is a million times too long: alpha = 1 / |g|^2."""
     solution = solve_dual([[1e12, 0.0], [0.0, 0.0]], [1.0, 0.0])
     assert solution.alpha[0] == pytest.approx(1e-12, rel=1e-12)
+
+
+def test_a_full_problem_takes_no_piece():
+    dual = IncrementalDual(1)
+    dual.add(np.zeros(1), 0.0)
+    with pytest.raises((ValueError, IndexError)):
+        dual.add(np.zeros(2), 0.0)
 
 
 # The seven subproblems of the paper's table for N = 3, with gradients g, g' and offsets b1, b2 above a bound of 0
