@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from borat.bundle import StepInfo, kind_of, one_or_all
-from borat.dual import Array, maximise
+from borat.dual import Array
+from borat.dual import maximise as maximise
 
 
 @dataclass(frozen=True)

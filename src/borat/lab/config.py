@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from borat.checks import check_count
 from borat.lab.files import read_mapping
-from borat.lab.methods import label_of
+from borat.lab.methods import METHODS, label_of
 from borat.lab.settings import Settings
 
 LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
@@ -43,6 +43,7 @@ class RunConfig(Settings):
     optimizer: str = "borat"
     bundle_size: int = 3
     lr: float = 0.1
+    """Without it, what the authors of the optimizer advise."""
     schedule: str = "constant"
     momentum: float = 0.9
     weight_decay: float = 0.0
@@ -53,6 +54,12 @@ class RunConfig(Settings):
     seed: int = 0
 
     precision: str = "32"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _advised_lr(cls, values: Any) -> Any:
+        method = METHODS.get(values.get("optimizer", "borat")) if isinstance(values, dict) else None
+        return {"lr": method.lr, **values} if method else values
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:

@@ -40,6 +40,8 @@ class Method:
     """It wants the model in place of the parameters."""
     losses: tuple[str, ...] = ()
     """Those that it can minimise; all if empty."""
+    averages: bool = False
+    """Its result is an average, so that running statistics have to be measured there before it is evaluated."""
     shards: bool = True
     """Whether it can train a model that is spread over processes: some libraries cannot save or even step on one."""
     colours: Mapping[str, str] = field(default_factory=dict)
@@ -64,6 +66,12 @@ METHODS = {
             *("borat", "BORAT{bundle_size}", 0.1, "largest step size", "borat:BORAT"),
             takes={"bundle_size": "bundle_size"} | MOMENTUM | BALL,
             colours={"BORAT3": "blue", "BORAT5": "green"},
+        ),
+        Method(
+            *("free-borat", "FreeBORAT{bundle_size}", 1.0, "factor of the step, to be left at 1", "borat:FreeBORAT"),
+            takes={"bundle_size": "bundle_size"} | DECAY | BALL,
+            averages=True,
+            colours={"FreeBORAT3": "purple", "FreeBORAT5": "orange"},
         ),
         Method("adagrad", "Adagrad", 0.01, "step size", "torch.optim:Adagrad"),
         Method("adam", "Adam", 0.001, "step size", "torch.optim:Adam"),
@@ -90,11 +98,13 @@ METHODS = {
         Method(
             *("schedule-free", "Schedule-Free", 1.0, "step size", f"{_HERE}.schedule_free:ScheduleFree"),
             takes=MOMENTUM | DECAY | BALL,
+            averages=True,
         ),
         Method(
             *("dog", "DoG", 1.0, "factor of the estimate", f"{_HERE}.dog:DoG"),
             takes=DECAY | BALL,
             takes_model=True,
+            averages=True,
             shards=False,
         ),
     )

@@ -32,7 +32,8 @@ def take_step(optimizer: Optimizer, loss: Tensor) -> None:
 def evaluating(optimizer: Optimizer) -> Iterator[None]:
     """Put the model where its method evaluates it, and afterwards back, bit for bit.
 
-    BORAT evaluates the centre of its bundle, Schedule-Free and DoG their averages, the others the current point.
+    BORAT evaluates the centre of its bundle, FreeBORAT, Schedule-Free and DoG their averages, the others the current
+    point.
     """
     inner = unwrap(optimizer)
     if not hasattr(inner, "eval"):
@@ -62,17 +63,11 @@ def step_size(optimizer: Optimizer) -> float | None:
     """
     inner = unwrap(optimizer)
     if (step := last_step(inner)) is not None:
-        return _effective_lr(step)
+        return step.step_size[0] if isinstance(step.step_size, tuple) else step.step_size
     if isinstance(inner, torch.optim.SGD):
         return float(inner.param_groups[0]["lr"])
     size = getattr(inner, "step_size", None)
     return None if size is None else float(size)
-
-
-def _effective_lr(step: StepInfo) -> float:
-    """The learning rate less the share of the bound, which makes no step; SGD has no bound, but a piece alone."""
-    lr = step.lr[0] if isinstance(step.lr, tuple) else step.lr
-    return lr * (1.0 - step.alpha[-1]) if len(step.alpha) > 1 else lr
 
 
 def _mean_over_processes(loss: Tensor) -> Tensor:

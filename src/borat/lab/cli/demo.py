@@ -32,6 +32,8 @@ METHODS: Sequence[Mapping[str, object]] = (
     {"optimizer": "borat", "bundle_size": 3},
     {"optimizer": "borat", "bundle_size": 5},
 )
+FREE: Mapping[str, object] = {"optimizer": "free-borat", "bundle_size": 3}
+"""Beside them, one that has no learning rate to choose."""
 BASE: Mapping[str, object] = {"data": "digits", "model": "mlp-bn-128-128", "momentum": 0.9, "batch_size": 64}
 
 
@@ -51,7 +53,7 @@ def demo(
     every = [config for configs in by_task.values() for config in configs]
     console.print(
         f"{len(every)} small networks: {len(METHODS)} methods at {len(LEARNING_RATES)} learning rates "
-        f"and {len(RADII)} radii, for {len(by_task)} tasks",
+        f"and {len(RADII)} radii, and one that needs no learning rate, for {len(by_task)} tasks",
         highlight=False,
     )
     try:
@@ -80,6 +82,7 @@ def demo(
     for task, of_task in found.items():
         console.print(_table(task, of_task, verdict[task]))
     console.print(_verdict(verdict), highlight=False)
+    console.print(_verdict_without_lr(found), highlight=False)
     page = out / "report.html"
     write_report(out, page, title="How far can the learning rate be off? scikit-learn's digits")
     console.print(f"{time.perf_counter() - start:.0f} s; the whole picture is in {page}", highlight=False)
@@ -90,12 +93,19 @@ def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Tabl
     table.add_column("method")
     for lr in LEARNING_RATES:
         table.add_column(f"lr = {lr:g}", justify="right")
+    table.add_column("no lr", justify="right")
     table.add_column("usable settings", justify="right")
     best = best_accuracy(trial.accuracy for trial in found)
     for row in verdict:
-        accuracies = (_accuracy(value, best) for value in best_by_rate(found, row.method))
-        table.add_row(row.method, *accuracies, f"{row.cells} of {row.total}")
+        accuracies = [_accuracy(value, best) for value in best_by_rate(found, row.method)]
+        if row.method == _free().method:
+            accuracies = ["-"] * len(LEARNING_RATES) + [_accuracy(_free_accuracy(found), best)]
+        table.add_row(row.method, *accuracies, *["-"] * (len(LEARNING_RATES) + 1 - len(accuracies)), _settings(row))
     return table
+
+
+def _settings(row: Usable) -> str:
+    return f"{row.cells} of {row.total}"
 
 
 def _accuracy(value: float, best: float) -> str:
@@ -109,7 +119,7 @@ def _verdict(tasks: Mapping[str, Sequence[Usable]]) -> str:
     """One line over all tasks."""
     methods: dict[str, list[str]] = {}
     for rows in tasks.values():
-        for row in rows:
+        for row in (row for row in rows if row.method != _free().method):
             methods.setdefault(row.method, []).append(f"{row.decades:.2g}" if row.lrs else "none")
     found = ", ".join(f"{method} {' / '.join(decades)}" for method, decades in methods.items())
     return (
@@ -118,10 +128,29 @@ def _verdict(tasks: Mapping[str, Sequence[Usable]]) -> str:
     )
 
 
+def _verdict_without_lr(found: Mapping[str, Sequence[Trial]]) -> str:
+    accuracies = []
+    for of_task in found.values():
+        best = best_accuracy(trial.accuracy for trial in of_task)
+        accuracies.append(f"{100 * _free_accuracy(of_task):.1f} % (best of all settings {100 * best:.1f} %)")
+    return f"{_free().method} needs no learning rate and no radius, {' / '.join(found)}: {' / '.join(accuracies)}."
+
+
+def _free() -> RunConfig:
+    return RunConfig.from_mapping({**BASE, **FREE})
+
+
+def _free_accuracy(found: Sequence[Trial]) -> float:
+    return next(trial.accuracy for trial in found if trial.method == _free().method)
+
+
 def configs(epochs: int) -> dict[str, list[RunConfig]]:
-    """The runs of each task: all methods at all learning rates and radii."""
+    """The runs of each task: all methods at all learning rates and radii, and FreeBORAT as it comes."""
     grid = {"lr": LEARNING_RATES, "radius": RADII}
-    return {name: expand({**BASE, **task, "epochs": epochs}, grid, METHODS) for name, task in TASKS.items()}
+    bases = {name: {**BASE, **task, "epochs": epochs} for name, task in TASKS.items()}
+    return {
+        name: [*expand(base, grid, METHODS), RunConfig.from_mapping({**base, **FREE})] for name, base in bases.items()
+    }
 
 
 def trials(outcomes: Sequence[Outcome]) -> list[Trial]:

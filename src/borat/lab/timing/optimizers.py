@@ -9,8 +9,9 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -18,9 +19,13 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
-from borat import kernels
+from borat import kernels, rolling
 from borat.dual import IncrementalDual, solve_dual
+from borat.free import FreeBORAT
+from borat.lab.baselines import take_step
+from borat.loss_optimizer import LossOptimizer
 from borat.optimizer import BORAT
 
 Shape = tuple[int, ...]
@@ -31,6 +36,13 @@ WARM_UP = 2
 
 GRADIENT_SETS = 3
 """Different gradients that are taken in turn, so that bundles have more than one piece in their support."""
+
+
+PEERS = {
+    "Schedule-Free AdamW": "schedulefree:AdamWScheduleFree",
+    "Prodigy": "prodigyopt:Prodigy",
+    "MoMo-Adam": "momo:MomoAdam",
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,8 @@ class OptimizerCost:
     """Time per batch relative to fused SGD."""
     relative_to_default: float
     """Time per batch relative to PyTorch's default SGD."""
+    relative_to_adamw: float
+    """Time per batch relative to fused AdamW."""
     dual_share: float | None
     """Share of the call that the dual takes."""
     state: float
@@ -129,18 +143,23 @@ def measure_optimizers(
     optimizers: dict[str, torch.optim.Optimizer] = {
         "SGD (fused)": torch.optim.SGD(params, fused=True, **momentum),
         "SGD": torch.optim.SGD(params, **momentum),
-        "Adam (fused)": torch.optim.Adam(params, lr=1e-6, fused=True),
-        "Adam": torch.optim.Adam(params, lr=1e-6),
+        "AdamW (fused)": torch.optim.AdamW(params, lr=1e-6, fused=True),
+        "AdamW": torch.optim.AdamW(params, lr=1e-6),
+        **_peers(params),
     }
     for n in BUNDLE_SIZES:
         optimizers[f"BORAT, N = {n}"] = BORAT(params, lr=lr, bundle_size=n)
+    for n in BUNDLE_SIZES:
+        optimizers[f"FreeBORAT, N = {n}"] = FreeBORAT(params, n)
     times: dict[str, list[float]] = {name: [] for name in optimizers}
     duals: dict[str, list[float]] = {name: [] for name in optimizers}
     for turn in range(rounds + WARM_UP):
         for name, optimizer in optimizers.items():
-            batches = max(optimizer.param_groups[0].get("bundle_size", 2) - 1, 1)
+            batches = max(optimizer.bundle_size - 1, 1) if isinstance(optimizer, BORAT) else 1
             with timed_dual() as dual:
-                seconds = sum(_time_step(optimizer, params, gradients[i % GRADIENT_SETS]) for i in range(batches))
+                seconds = sum(
+                    _time_step(optimizer, params, gradients[(turn + i) % GRADIENT_SETS]) for i in range(batches)
+                )
             if turn >= WARM_UP:
                 times[name].append(seconds / batches)
                 duals[name].append(dual[0] / seconds)
@@ -154,11 +173,24 @@ def measure_optimizers(
             milliseconds=1e3 * median[name],
             relative=median[name] / median["SGD (fused)"],
             relative_to_default=median[name] / median["SGD"],
-            dual_share=statistics.median(duals[name]) if isinstance(optimizer, BORAT) else None,
+            relative_to_adamw=median[name] / median["AdamW (fused)"],
+            dual_share=statistics.median(duals[name]) if isinstance(optimizer, LossOptimizer) else None,
             state=_state_bytes(optimizer) / parameter_bytes,
         )
         for name, optimizer in optimizers.items()
     ]
+
+
+def _peers(params: list[torch.nn.Parameter]) -> dict[str, torch.optim.Optimizer]:
+    """Those that people would use in place of FreeBORAT, as far as they are installed, as their authors ship them."""
+    found: dict[str, torch.optim.Optimizer] = {}
+    for name, place in PEERS.items():
+        module, _, cls = place.partition(":")
+        with suppress(ModuleNotFoundError):
+            found[name] = getattr(import_module(module), cls)(params)
+    if "Schedule-Free AdamW" in found:
+        found["Schedule-Free AdamW"].train()  # type: ignore[attr-defined]
+    return found
 
 
 def _time_step(
@@ -168,36 +200,33 @@ def _time_step(
         p.grad = g
     loss = torch.tensor(1.0)
     start = time.perf_counter()
-    if isinstance(optimizer, BORAT):
-        optimizer.step(loss=loss)
-    else:
-        optimizer.step()
+    take_step(optimizer, loss)
     return time.perf_counter() - start
 
 
 @contextmanager
 def timed_dual() -> Iterator[list[float]]:
     """Add up the seconds spent in the dual."""
-    add, seconds = IncrementalDual.add, [0.0]
+    seconds = [0.0]
 
-    def timed(self: IncrementalDual, row: Any, offset: float) -> Any:
-        start = time.perf_counter()
-        alpha = add(self, row, offset)
-        seconds[0] += time.perf_counter() - start
-        return alpha
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            start = time.perf_counter()
+            result = function(*arguments)
+            seconds[0] += time.perf_counter() - start
+            return result
 
-    with mock.patch.object(IncrementalDual, "add", timed):
+        return call
+
+    add, maximise = timed(IncrementalDual.add), timed(rolling.maximise)
+    with mock.patch.object(IncrementalDual, "add", add), mock.patch.object(rolling, "maximise", maximise):
         yield seconds
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    storages = {}
-    for state in optimizer.state.values():
-        for value in (*state.values(), *state.get("bundle", {}).values()):
-            if isinstance(value, torch.Tensor):
-                storage = value.untyped_storage()
-                storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
+    tensors = [x for x in tree_leaves(list(optimizer.state.values())) if isinstance(x, torch.Tensor)]
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def shape_summary(model: str) -> str:

@@ -12,7 +12,15 @@ from borat.lab.timing.optimizers import DualCost, OptimizerCost, machine, shape_
 
 def tables(costs: list[OptimizerCost], duals: list[DualCost]) -> list[Table]:
     """One table for each model, and one for the dual."""
-    head = ("optimizer", "ms per batch", "/ fused SGD", "/ default SGD", "dual's share", "state / parameters")
+    head = (
+        "optimizer",
+        "ms per batch",
+        "/ fused SGD",
+        "/ default SGD",
+        "/ fused AdamW",
+        "dual's share",
+        "state / parameters",
+    )
     result = []
     for model in dict.fromkeys(cost.model for cost in costs):
         rows = [_cost_row(cost) for cost in costs if cost.model == model]
@@ -31,6 +39,7 @@ def _cost_row(cost: OptimizerCost) -> tuple[str, ...]:
         f"{cost.milliseconds:.2f}",
         f"{cost.relative:.2f}",
         f"{cost.relative_to_default:.2f}",
+        f"{cost.relative_to_adamw:.2f}",
         "-" if cost.dual_share is None else f"{100 * cost.dual_share:.1f} %",
         f"{cost.state:.2f}",
     )

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from borat.batchnorm import measure_again
 from borat.lab import data
 from borat.lab.baselines import (
     drops_batches,
@@ -31,7 +32,9 @@ from borat.lab.baselines import (
     step_size,
     take_step,
 )
+from borat.lab.baselines.stepping import unwrap
 from borat.lab.config import Execution, RunConfig
+from borat.lab.methods import METHODS
 from borat.lab.models import make_model
 from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
@@ -43,6 +46,7 @@ from borat.lab.training.tally import Position, Tally
 from borat.lab.training.tensorboard import Events
 
 EVALUATION_BATCH = 512
+STATISTICS_BATCHES = 16
 PATIENCE = 5.0
 """Seconds to wait for another process that is about to leave the run's folder."""
 WORD_DIMENSION = 50
@@ -200,14 +204,25 @@ class Training:
 
     @torch.no_grad()
     def _evaluate(self, split: str) -> dict[str, float]:
-        """Loss and accuracy of the model where its optimizer wants it evaluated: at the centre of a bundle."""
+        """Loss and accuracy of the model where its optimizer wants it evaluated: at a centre, or at an average."""
         self.model.eval()
+        if METHODS[self.config.optimizer].averages:
+            self._measure_statistics()
         tally = Tally()
         with evaluating(self.optimizer):
             for batch in self._batches(split):
                 scores, loss = self._forward(batch)
                 tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
         return self._means(split, tally)
+
+    def _measure_statistics(self) -> None:
+        """Those of normalisation layers belong to where gradients are measured."""
+
+        def forward(model: nn.Module, batch: data.Batch) -> object:
+            return model(*(_laid_out(x, self.dtype) for x in batch.inputs))
+
+        batches = self._batches("train")
+        measure_again(self.model, batches, unwrap(self.optimizer), count=STATISTICS_BATCHES, forward=forward)
 
     def _means(self, split: str, tally: Tally) -> dict[str, float]:
         means = tally.over_processes(self.fabric).means()
