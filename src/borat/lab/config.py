@@ -5,22 +5,19 @@ Everything that decides the outcome of a run is in the first, so that its digest
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import hashlib
 import json
 import math
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, Self
 
-from borat.checks import check_count, check_flag
+from pydantic import model_validator
+
+from borat.checks import check_count
 from borat.lab.files import read_mapping
-from borat.lab.methods import METHODS
+from borat.lab.methods import label_of
+from borat.lab.settings import Settings
 
 LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
 SCHEDULES = ("constant", "manual", "piecewise", "geometric", "cosine", "plateau")
@@ -29,8 +26,7 @@ STRATEGIES = ("auto", "ddp", "fsdp")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
 
 
-@dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Settings):
     """The configuration of a training run; the budget is in passes over the data, as in the paper."""
 
     data: str = "digits"
@@ -58,8 +54,8 @@ class RunConfig:
 
     precision: str = "32"
 
-    def __post_init__(self) -> None:
-        _check_types(self)
+    @model_validator(mode="after")
+    def _check_ranges(self) -> Self:
         for name, allowed in (("loss", LOSSES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
@@ -78,16 +74,11 @@ class RunConfig:
             raise ValueError(f"radius must be positive or none, got {self.radius}")
         if self.weight_decay == math.inf:
             raise ValueError(f"weight_decay must be finite, got {self.weight_decay}")
+        return self
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
         """Build a configuration, and reject keys that it does not have."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for key in values:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(known)}"
-                raise ValueError(f"unknown key {key!r}{hint}")
         return cls(**values)
 
     @classmethod
@@ -99,23 +90,26 @@ class RunConfig:
         return self.from_mapping({**self.as_dict(), **changes})
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return self.model_dump()
 
     @property
     def method(self) -> str:
         """The optimizer and its schedule as tables and figures call them."""
-        name = f"BORAT{self.bundle_size}" if self.optimizer == "borat" else METHODS.get(self.optimizer, self.optimizer)
-        return name if self.schedule == "constant" else f"{name}, {self.schedule}"
+        return label_of(self.optimizer, self.bundle_size, self.schedule)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides about the outcome: of a file of word vectors, its name, wherever it lies."""
+        return {**self.as_dict(), "glove": self.glove and PurePath(self.glove).name}
 
     @property
     def digest(self) -> str:
         """A short name for this configuration: the same on every machine."""
-        text = json.dumps(self.as_dict(), sort_keys=True)
+        text = json.dumps(self.identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True)
-class Execution:
+class Execution(Settings):
     """Where and how to train. None of it belongs to the configuration of a run: none should change what comes out.
 
     Args:
@@ -132,35 +126,13 @@ class Execution:
     compile: bool = False
     tensorboard: bool = True
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         check_count("devices", self.devices)
-        check_flag("compile", self.compile)
-        check_flag("tensorboard", self.tensorboard)
         for name, allowed in (("strategy", STRATEGIES), ("accelerator", ACCELERATORS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        return self
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-def _check_types(config: RunConfig) -> None:
-    """Check each field against its annotation; a whole number will do where a real one is wanted."""
-    for name, options in _allowed_types().items():
-        value = getattr(config, name)
-        if float in options and isinstance(value, int) and not isinstance(value, bool):
-            object.__setattr__(config, name, float(value))
-        elif not any(_is(value, option) for option in options):
-            wanted = " or ".join("none" if o is types.NoneType else o.__name__ for o in options)
-            raise ValueError(f"{name} must be of type {wanted}, got {value!r}")
-
-
-@cache
-def _allowed_types() -> dict[str, tuple[type, ...]]:
-    """For each field; to read annotations takes long, and a sweep makes many configurations."""
-    hints = typing.get_type_hints(RunConfig)
-    return {name: typing.get_args(hint) or (hint,) for name, hint in hints.items()}
-
-
-def _is(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        return self.model_dump()

@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from borat.lab.files import write_atomically
-from borat.lab.methods import FIRST_METHODS, sort_methods
+from borat.lab.methods import FIRST_LABELS, sort_labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = (
-    ("#666666", "#b3b3b3"),  # grey
-    ("#d55e00", "#f0813a"),  # vermilion
-    ("#0072b2", "#4aa3df"),  # blue
-    ("#009e73", "#1fbf93"),  # bluish green
-    ("#cc79a7", "#dd93bb"),  # reddish purple
-    ("#b87d00", "#e69f00"),  # orange
-    ("#2b8cbe", "#7cc8f2"),  # sky blue
-)
+COLOURS = {
+    "grey": ("#666666", "#b3b3b3"),
+    "vermilion": ("#d55e00", "#f0813a"),
+    "blue": ("#0072b2", "#4aa3df"),
+    "green": ("#009e73", "#1fbf93"),
+    "purple": ("#cc79a7", "#dd93bb"),
+    "orange": ("#b87d00", "#e69f00"),
+    "sky": ("#2b8cbe", "#7cc8f2"),
+}
 """On a light page, and on a dark one."""
+
+GREY, VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY = (light for light, _ in COLOURS.values())
 
 SCALE = {
     "light": ("#f0f5fb", "#c2d8ee", "#6aa8d8", "#2069ad", "#082c5e"),
@@ -52,17 +54,18 @@ class Style:
     dash: str
 
 
-PALETTE = tuple(Style(*colours, marker, DASHES[0]) for colours, marker in zip(COLOURS, MARKERS, strict=False))
+PALETTE = tuple(Style(*colours, marker, DASHES[0]) for colours, marker in zip(COLOURS.values(), MARKERS, strict=False))
 
 
-def method_styles(methods: Iterable[str]) -> dict[str, Style]:
-    """The paper's methods always look the same; the others take the remaining looks in turn."""
-    others = [method for method in sort_methods(methods) if method not in FIRST_METHODS]
+def method_styles(labels: Iterable[str]) -> dict[str, Style]:
+    """Those that have a colour always look the same; the others take the remaining looks in turn."""
+    names = list(COLOURS)
+    others = [label for label in sort_labels(labels) if label not in FIRST_LABELS]
     styles = {}
-    for i, method in enumerate((*FIRST_METHODS, *others)):
-        light, dark = COLOURS[i % len(COLOURS)]
-        dash = DASHES[i // len(COLOURS) % len(DASHES)]
-        styles[method] = Style(light, dark, MARKERS[i % len(MARKERS)], dash)
+    for i, label in enumerate((*FIRST_LABELS, *others)):
+        colour = FIRST_LABELS.get(label, names[i % len(names)])
+        dash = DASHES[i // len(names) % len(DASHES)]
+        styles[label] = Style(*COLOURS[colour], MARKERS[i % len(MARKERS)], dash)
     return styles
 
 
@@ -78,11 +81,10 @@ class KindStyle:
 def kind_styles(kinds: Iterable[str]) -> dict[str, KindStyle]:
     """In the order of stacking: the paper's kinds first. A kind has the same look wherever it is drawn."""
     others = sorted(set(kinds) - set(KINDS))
-    styles = {}
+    styles, colours = {}, list(COLOURS.values())
     for kind in (*KINDS, *others):
         i = KINDS.index(kind) if kind in KINDS else len(KINDS) + _place(kind)
-        light, dark = COLOURS[(i + 1) % len(COLOURS)]
-        styles[kind] = KindStyle(light, dark, HATCHES[i % len(HATCHES)])
+        styles[kind] = KindStyle(*colours[(i + 1) % len(colours)], HATCHES[i % len(HATCHES)])
     return styles
 
 
@@ -90,13 +92,6 @@ def _place(kind: str) -> int:
     """Of a support among all supports: by its number of pieces, without the bound first."""
     pieces = re.match(r"(\d+) piece", kind)
     return 2 * int(pieces[1]) + kind.endswith("bound") if pieces else 0
-
-
-ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = "#e69f00", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7"
-GREY = "#777777"
-
-BUNDLE_STYLES = {2: ("ALI-G", VERMILION, (0, (5, 2))), 3: ("BORAT3", BLUE, "solid"), 5: ("BORAT5", GREEN, (0, (1, 1)))}
-"""Name, colour and dashes for each bundle size."""
 
 
 def save(figure: Figure, folder: Path, name: str, formats: Iterable[str]) -> list[Path]:

@@ -24,9 +24,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    text = json.dumps(values, indent=1, sort_keys=True)
+def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(values, indent=1, sort_keys=True))
 
 
 def without_nan(value: Any) -> Any:

@@ -40,6 +40,20 @@ class Usable:
     """All (learning rate, radius) pairs that were tried."""
 
 
+def best_accuracy(accuracies: Iterable[float]) -> float:
+    """The highest that is a number; infinity, which nothing is near, where none is."""
+    return max((accuracy for accuracy in accuracies if not math.isnan(accuracy)), default=math.inf)
+
+
+def is_usable(accuracy: float, best: float, margin: float = MARGIN) -> bool:
+    """Whether an accuracy is within ``margin`` of the best one, exactly that far included; NaN never is.
+
+    >>> is_usable(0.75, 0.77), is_usable(0.7499, 0.77)
+    (True, False)
+    """
+    return accuracy >= best - margin - 1e-12  # 0.77 - 0.75 is more than 0.02 for a computer
+
+
 def usable(trials: Iterable[Trial], margin: float = MARGIN) -> list[Usable]:
     """The settings of each method whose accuracy is within ``margin`` of the best one.
 
@@ -61,13 +75,13 @@ def usable(trials: Iterable[Trial], margin: float = MARGIN) -> list[Usable]:
         method: {place: sum(values) / len(values) for place, values in places.items()}
         for method, places in seeds.items()
     }
-    best = max((a for places in cells.values() for a in places.values() if not math.isnan(a)), default=math.inf)
-    return [_of_method(method, places, best - margin) for method, places in cells.items()]
+    best = best_accuracy(accuracy for places in cells.values() for accuracy in places.values())
+    return [_of_method(method, places, best, margin) for method, places in cells.items()]
 
 
-def _of_method(method: str, cells: dict[tuple[float, float | None], float], enough: float) -> Usable:
+def _of_method(method: str, cells: dict[tuple[float, float | None], float], best: float, margin: float) -> Usable:
     tried = sorted({lr for lr, _ in cells})
-    good = [place for place, accuracy in cells.items() if accuracy >= enough - 1e-12]
+    good = [place for place, accuracy in cells.items() if is_usable(accuracy, best, margin)]
     lrs = sorted({lr for lr, _ in good})
     return Usable(method, tuple(tried), tuple(lrs), _longest_span(tried, set(lrs)), len(good), len(cells))
 

@@ -16,8 +16,6 @@ from torch.nn.utils import parameters_to_vector
 
 from borat import ALIG
 from borat.lab.baselines import (
-    DEFAULT_LR,
-    OPTIMIZERS,
     evaluating,
     make_loss,
     make_optimizer,
@@ -30,6 +28,7 @@ from borat.lab.baselines.dfw import DFW
 from borat.lab.baselines.l4 import L4Adam, L4Mom
 from borat.lab.baselines.sps import SPS
 from borat.lab.config import LOSSES, SCHEDULES, RunConfig
+from borat.lab.figures import COLOURS
 from borat.lab.methods import METHODS
 
 OWN = ("dfw", "bpgrad", "l4adam", "l4mom", "sps")
@@ -39,7 +38,7 @@ WITHOUT_WEIGHT_DECAY = ("borat", "alig")
 
 def configured(optimizer: str, **changes) -> RunConfig:
     loss = "smooth-hinge" if optimizer == "dfw" else "ce"
-    return RunConfig(**{"optimizer": optimizer, "lr": DEFAULT_LR[optimizer], "loss": loss, "bundle_size": 4, **changes})
+    return RunConfig(**{"optimizer": optimizer, "lr": METHODS[optimizer].lr, "loss": loss, "bundle_size": 4, **changes})
 
 
 def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -242,11 +241,16 @@ def test_own_optimizers_take_groups_closures_and_missing_gradients(name):
 # All of them
 
 
-def test_the_table_is_complete():
-    assert set(OPTIMIZERS) == set(DEFAULT_LR) == {"borat", *METHODS}
+def test_the_table_has_every_name_once():
+    assert all(name == method.name for name, method in METHODS.items())
+    assert len({method.label for method in METHODS.values()}) == len(METHODS)
+    for method in METHODS.values():
+        assert set(method.takes) <= {"bundle_size", "momentum", "weight_decay", "radius"}
+        assert set(method.losses) <= set(LOSSES)
+        assert set(method.colours.values()) <= set(COLOURS)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", METHODS)
 def test_all_learn_a_separable_problem(name):
     """With the learning rate that is advised for them."""
     model = network()
@@ -269,7 +273,7 @@ def test_all_learn_a_separable_problem(name):
     assert accuracy > 0.6, "a third is chance"
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_all_resume_exactly(name, precision, schedule):
@@ -301,7 +305,7 @@ def test_all_resume_exactly(name, precision, schedule):
     assert len(set(first + rest)) == 10, "each step has changed the model"
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", METHODS)
 def test_a_step_does_not_evaluate_the_model(name):
     model = network()
     calls = []
@@ -313,7 +317,7 @@ def test_a_step_does_not_evaluate_the_model(name):
     assert not torch.equal(vector(model), start)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", METHODS)
 def test_evaluation_goes_there_and_back(name):
     model = network()
     optimizer = make_optimizer(model, configured(name))
@@ -333,11 +337,11 @@ def test_evaluation_goes_there_and_back(name):
     assert saved["param_groups"], "also within an evaluation"
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("radius", [0.5, 1.5])
 def test_all_stay_in_the_ball(name, radius):
     model = network()
-    optimizer = make_optimizer(model, configured(name, radius=radius, lr=10.0 * DEFAULT_LR[name]))
+    optimizer = make_optimizer(model, configured(name, radius=radius, lr=10.0 * METHODS[name].lr))
     criterion = make_loss(configured(name))
     norms = []
     for number in range(12):
@@ -348,7 +352,7 @@ def test_all_stay_in_the_ball(name, radius):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(OPTIMIZERS) - set(COORDINATEWISE) - {"borat", "l4adam", "momo-adam", "prodigy"})
+    "name", sorted(set(METHODS) - set(COORDINATEWISE) - {"borat", "l4adam", "momo-adam", "prodigy"})
 )
 def test_step_size_is_the_factor_of_the_gradient(name):
     """Without momentum, and after a first step whose memory has no part in it."""
@@ -635,7 +639,7 @@ def test_plateau_divides_by_five_without_a_new_best():
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_schedule_with_every_optimizer(name, schedule):
     config = configured(name, schedule=schedule, epochs=5)
     model = network()
@@ -657,7 +661,8 @@ def test_every_schedule_with_every_optimizer(name, schedule):
     ("make", "message"),
     [
         (lambda: make(optimizer="sdg"), r"unknown optimizer 'sdg'; did you mean 'sgd'\?"),
-        (lambda: make(optimizer="L4"), "unknown optimizer 'L4'; known are borat, alig, sgd"),
+        (lambda: make(optimizer="L4"), "unknown optimizer 'L4'; did you mean 'l4mom'"),
+        (lambda: make(optimizer="?"), r"unknown optimizer '\?'; known are sgd, alig, borat"),
         (
             lambda: make(optimizer="borat", weight_decay=0.1),
             "weight_decay does not apply to borat: use radius, got 0.1",

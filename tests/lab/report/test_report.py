@@ -11,15 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 import fabricate
+from borat.lab import read_runs
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
 from borat.lab.figures import kind_styles
-from borat.lab.methods import sort_methods
+from borat.lab.methods import sort_labels
 from borat.lab.report import write_report
-from borat.lab.report.page import embed, make_data, paper_heatmap
+from borat.lab.report.page import embed, make_data
 from borat.lab.report.static import file_names
 from borat.lab.report.tasks import group, name_kind, short_names
 from borat.lab.robustness import Trial, sentence, usable
+from borat.lab.store.experiment import Experiment
 from borat.lab.store.records import collect
 from borat.lab.store.run import Metrics, Run
 
@@ -82,7 +84,7 @@ def test_odd_kinds_are_a_note(tmp_path, kinds):
     odd = Run.create(tmp_path / "odd", RunConfig(lr=3.0))
     odd.write_metrics(Metrics("finished", [{"epoch": 0, "kinds": kinds}]))
     found = collect(tmp_path)
-    assert len(found.records) == 1
+    assert len(found.runs) == 1
     assert "odd cannot be read in full, skipped (kinds must hold names and counts" in found.notes[0]
 
 
@@ -104,13 +106,13 @@ def test_notes_on_what_cannot_be_read(tmp_path):
         (tmp_path / name / "config.json").write_text(text)
     (tmp_path / "experiment.json").write_text('{"title": "no more"}')
     found = collect(tmp_path)
-    assert [record.name for record in found.records] == [good.path.name, "early"]
+    assert list(found.runs.index) == [good.path.name, "early"]
     notes = "\n".join(found.notes)
     for words in (
         "bert, broken, list and 1 more (each) holds no run of borat, skipped (unknown key 'architectures'",
         f"cut/{cut.path.name}, odd (each) cannot be read in full, skipped (metrics.json cannot be read",
         "early has no finished epoch yet",
-        "has an experiment.json that cannot be read ('source')",
+        "has an experiment.json that cannot be read (source is missing)",
     ):
         assert words in notes
     assert str(tmp_path) not in notes
@@ -121,7 +123,7 @@ def test_a_copy_is_no_further_seed(tmp_path):
     fabricate.write_run(tmp_path / "a", config, accuracy=0.5, status="running", epochs=2)
     fabricate.write_run(tmp_path / "b", config, accuracy=0.5)
     found = collect(tmp_path)
-    assert [record.name for record in found.records] == [f"b/{config.digest}"], "the one that is further"
+    assert list(found.runs.index) == [f"b/{config.digest}"], "the one that is further"
     assert found.notes == [f"a/{config.digest} repeats a run that is shown, skipped"]
 
 
@@ -136,13 +138,13 @@ def test_fields_may_be_missing_or_not_finite(tmp_path):
 
 
 def test_means_over_seeds(grid):
-    (task,) = group(collect(grid).records)
+    (task,) = group(collect(grid))
     setting = task.grid.cells["BORAT3"][1.0, 50.0]
-    values = [record.metrics.result["test_accuracy"] for record in setting.records]
+    values = list(setting.runs.test_accuracy)
     assert len(values) == 2
     assert setting.accuracy.mean == pytest.approx(sum(values) / 2)
     assert setting.accuracy.std == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2)), "the sample's"
-    losses = [record.metrics.epochs[3]["train_loss"] for record in setting.records]
+    losses = [history[3]["train_loss"] for history in setting.runs.history]
     assert setting.curve("train_loss")[3].mean == pytest.approx(sum(losses) / 2)
 
 
@@ -150,7 +152,7 @@ def test_diverged_seeds_are_counted_not_averaged(tmp_path):
     config = RunConfig(epochs=4)
     for seed, status in enumerate(("finished", "finished", "diverged")):
         fabricate.write_run(tmp_path, config.replace(seed=seed), accuracy=0.8 + 0.1 * seed, status=status)
-    (task,) = group(collect(tmp_path).records)
+    (task,) = group(collect(tmp_path))
     (setting,) = task.settings
     assert (setting.status, setting.diverged, setting.accuracy.runs) == ("diverged", 1, 2)
     assert setting.accuracy.mean == pytest.approx(0.85)
@@ -163,11 +165,11 @@ def test_tasks_and_methods_in_order(tmp_path):
     changed = ({"loss": "hinge"}, {"label_noise": 0.1}, {"bundle_size": 5}, {"optimizer": "adam"}, {"optimizer": "sgd"})
     for changes in changed:
         fabricate.write_run(tmp_path, RunConfig.from_mapping({"epochs": 1, **changes}), accuracy=0.5)
-    tasks = group(collect(tmp_path).records)
+    tasks = group(collect(tmp_path))
     assert short_names(tasks) == ["cross-entropy", "cross-entropy, label noise 0.1", "multi-class hinge"]
     assert tasks[0].methods == ["SGD", "BORAT5", "Adam"]
     assert len(set(file_names(tasks))) == 3
-    assert sort_methods(["Adam", "BORAT4", "BORAT5", "SGD, cosine", "ALI-G", "SGD"]) == [
+    assert sort_labels(["Adam", "BORAT4", "BORAT5", "SGD, cosine", "ALI-G", "SGD"]) == [
         "SGD", "ALI-G", "BORAT5", "BORAT4", "Adam", "SGD, cosine",
     ]  # fmt: skip
 
@@ -185,7 +187,7 @@ def test_tasks_and_methods_in_order(tmp_path):
 )
 def test_the_form_follows_what_was_varied(tmp_path, form, second, changes):
     fabricate.write_grid(tmp_path, **{"epochs": 2, "radii": (None,), **changes})
-    (task,) = group(collect(tmp_path).records)
+    (task,) = group(collect(tmp_path))
     assert (task.grid.form, task.grid.second) == (form, second)
     write_report(tmp_path, tmp_path / "page.html")
 
@@ -197,14 +199,14 @@ def test_the_best_is_chosen_on_validation_among_finished_runs(tmp_path):
         metrics = run.metrics
         metrics.result = dict.fromkeys(metrics.result, 1.0 - accuracy)  # the test split disagrees
         run.write_metrics(metrics)
-    (task,) = group(collect(tmp_path).records)
+    (task,) = group(collect(tmp_path))
     assert task.best["BORAT3"].config.lr == 1.0
     assert set(task.grid.lrs) == {0.1, 1.0, 10.0}, "what is still running is not compared"
 
 
 def test_kinds_are_shares_of_all_updates(grid):
     found = collect(grid)
-    data = make_data("", "", found, group(found.records))
+    data = make_data("", "", found, group(found))
     for setting in data["tasks"][0]["settings"]:
         totals = [sum(shares) for shares in zip(*setting["kinds"].values(), strict=True)]
         assert totals == pytest.approx([1.0] * (4 if setting["method"] != "SGD" else 0))
@@ -237,26 +239,45 @@ EXPERIMENT = {
     "scale": "mini",
     "metric": "test_accuracy",
     "columns": ["CE"],
-    "paper": {"SGD": {"CE": 78.3}, "Adam": {"CE": None}},
+    "paper": {"SGD": {"CE": 0.783}, "Adam": {"CE": None}},
     "ours": {"SGD": {"CE": {"mean": 0.75, "std": 0.01, "runs": 2}}},
-    "heatmap_paper": {"SGD": {"0.1|50": 72.5, "1|50": None}},
     "claims": [{"text": "wide", "column": "CE", "verdict": "supported", "numbers": {"SGD": 1}}],
 }
 
 
-def test_the_papers_heatmap_belongs_to_its_own_task(tmp_path):
-    for name in ("ce", "hinge"):
-        fabricate.write_grid(tmp_path / name, lrs=(0.1, 1.0), radii=(50.0, 100.0), epochs=2, loss=name)
-    (tmp_path / "ce" / "experiment.json").write_text(json.dumps(EXPERIMENT))
-    found = collect(tmp_path)
-    tasks = group(found.records)
-    heatmaps = [paper_heatmap(task, tasks, found.experiments) for task in tasks]
-    assert heatmaps == [{"SGD": {(0.1, 50.0): 0.725}}, {}]
-    assert write_report(tmp_path, tmp_path / "page.html").runs == 32
+def test_the_best_is_chosen_as_the_experiment_says(tmp_path):
+    """Here by the training loss, which is smallest where the validation accuracy is not the highest."""
+    for name in ("by loss", "by accuracy"):
+        for lr, accuracy, loss in ((0.1, 0.9, 0.5), (1.0, 0.8, 0.1)):
+            config = RunConfig(lr=lr, epochs=1, seed=len(name))
+            run = Run.create(tmp_path / name / config.digest, config)
+            epoch = {"epoch": 0, "train_loss": loss, "validation_accuracy": accuracy}
+            run.write_metrics(Metrics("finished", [epoch], {"test_accuracy": accuracy}))
+    of = Experiment(**{**EXPERIMENT, "select_on": "train_loss"})
+    of.write(tmp_path / "by loss")
+    for folder, lr in ((tmp_path / "by loss", 1.0), (tmp_path / "by accuracy", 0.1)):
+        (task,) = group(collect(folder))
+        assert task.best["BORAT3"].config.lr == lr
+
+
+def test_an_experiment_is_read_as_it_was_written(tmp_path):
+    written = Experiment(**EXPERIMENT)
+    written.write(tmp_path / "a" / "b")
+    (found,) = collect(tmp_path).experiments
+    assert found.folder == "a/b"
+    assert found.model_copy(update={"folder": ""}) == written
+
+
+def test_an_experiment_of_the_first_format(tmp_path):
+    """The paper's accuracies were in percent there."""
+    old = {**EXPERIMENT, "paper": {"SGD": {"CE": 78.3}, "Adam": {"CE": None}}, "heatmap_paper": {}}
+    (tmp_path / "experiment.json").write_text(json.dumps(old))
+    (found,) = collect(tmp_path).experiments
+    assert found.paper == {"SGD": {"CE": pytest.approx(0.783)}, "Adam": {"CE": None}}
 
 
 def test_a_table_without_runs_is_a_report(tmp_path):
-    (tmp_path / "experiment.json").write_text(json.dumps(EXPERIMENT))
+    Experiment(**EXPERIMENT).write(tmp_path)
     assert write_report(tmp_path, tmp_path / "page.html").runs == 0
     with pytest.raises(ValueError, match="csv needs runs"):
         write_report(tmp_path, tmp_path / "page.html", csv=tmp_path / "table.csv")
@@ -269,19 +290,19 @@ def test_csv_holds_every_run_in_full(grid, tmp_path):
     write_report(grid, tmp_path / "page.html", csv=tmp_path / "table.csv")
     with (tmp_path / "table.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["run"]: row for row in csv.DictReader(file)}
-    records = collect(grid).records
-    assert len(rows) == len(records) == 64
-    for record in records:
-        row = rows[record.name]
-        assert float(row["lr"]) == record.config.lr
-        assert row["status"] == record.status
-        assert float(row["accuracy"]) == record.accuracy
+    runs = read_runs(grid)
+    assert len(rows) == len(runs) == 64
+    for run in runs.itertuples():
+        row = rows[run.Index]
+        assert float(row["lr"]) == run.lr
+        assert row["status"] == run.status
+        assert float(row["accuracy"]) == run.accuracy
 
 
 def test_latex_tables_are_well_formed(grid, tmp_path):
     folder = tmp_path / "runs"
     fabricate.write_grid(folder, radii=(50.0,), methods=[{"optimizer": "sps"}], epochs=2, seeds=2)
-    (folder / "experiment.json").write_text(json.dumps({**EXPERIMENT, "columns": ["CE", "50 % & more"]}))
+    Experiment(**{**EXPERIMENT, "columns": ["CE", "50 % & more"]}).write(folder)
     write_report(folder, tmp_path / "page.html", latex=tmp_path / "table.tex")
     text = (tmp_path / "table.tex").read_text(encoding="utf-8")
     tables = re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.DOTALL)

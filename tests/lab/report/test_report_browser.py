@@ -13,6 +13,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 import fabricate
 from borat.lab.config import RunConfig
 from borat.lab.report import write_report
+from borat.lab.store.experiment import Experiment
 from borat.lab.store.run import Run, find_runs
 from borat.lab.training.train import train
 from browser import chromium as chromium
@@ -26,9 +27,9 @@ EXPERIMENT = {
     "scale": "mini",
     "metric": "test_accuracy",
     "columns": ["CE"],
-    "paper": {"SGD": {"CE": 78.3}},
+    "paper": {"SGD": {"CE": 0.783}},
     "ours": {"SGD": {"CE": {"mean": 0.754, "std": 0.012, "runs": 3}}},
-    "heatmap_paper": {"SGD": {"0.1|50": 72.5}},
+    "claims": [{"text": "wide", "verdict": "supported", "numbers": {"SGD": 0.761}, "metric": "test_accuracy"}],
 }
 
 
@@ -40,7 +41,7 @@ def page(tmp_path_factory):
     fabricate.write_grid(folder / "lines", radii=(None,), epochs=3, data="digits")
     fabricate.write_run(folder / "evil", RunConfig(data=EVIL, model=EVIL, epochs=3), accuracy=0.5)
     Run.create(folder / "early", RunConfig(data="digits", lr=3.0))
-    (folder / "ce" / "experiment.json").write_text(json.dumps(EXPERIMENT))
+    Experiment(**EXPERIMENT).write(folder / "ce")
     write_report(folder, folder / "report.html", title=EVIL)
     return folder / "report.html"
 
@@ -113,7 +114,7 @@ def test_verdict_and_the_papers_numbers(chromium, page):
     usable = chromium.run("return [...document.querySelectorAll('#verdict .usable')].map((chip) => chip.textContent)")
     assert usable.count("✓ 0.1") == 8, "at 0.1, all four methods work in both tasks"
     experiment = chromium.find("#experiments")[0].text
-    for words in ("Robustness (Figure 5), mini scale", "75.4 ± 1.2 (3 runs)", "78.3"):
+    for words in ("Robustness (Figure 5), mini scale", "75.4 ± 1.2 (3 runs)", "78.3", "supported: wide (SGD 76.1)"):
         assert words in experiment
 
 
@@ -166,8 +167,8 @@ def test_seeds_are_grouped_on_demand(chromium, page):
 def test_hovering_a_cell_tells_its_accuracy(chromium, page):
     chromium.open(page)
     panels = {panel.get_attribute("aria-label"): panel for panel in chromium.find(".heatmap")}
-    assert {"Heatmap of SGD, ours", "Heatmap of SGD, paper", "Heatmap of BORAT5, ours"} <= set(panels)
-    area = panels["Heatmap of BORAT3, ours"].find_element("css selector", ".nsewdrag")
+    assert {"Heatmap of SGD", "Heatmap of BORAT5"} <= set(panels)
+    area = panels["Heatmap of BORAT3"].find_element("css selector", ".nsewdrag")
     chromium.hover(area, 0.375, 0.75)  # the second of four learning rates, the lower of two radii
     tooltip = wait(chromium, "document.querySelector('.hoverlayer .hovertext')?.textContent")
     assert "lr 0.1, radius 50" in tooltip

@@ -11,16 +11,20 @@ import pytest
 from typer.testing import CliRunner
 
 from borat.lab.cli import app
+from borat.lab.cli.demo import _accuracy
 from borat.lab.config import RunConfig
+from borat.lab.report.tasks import group
 from borat.lab.reproduce.claims import check, check_claims
 from borat.lab.reproduce.page import report
 from borat.lab.reproduce.plan import Cell, plan
 from borat.lab.reproduce.reading import load_spec, read_spec, spec_names
-from borat.lab.reproduce.run import CellResult, Result, Trial, missing_runs, reproduce
+from borat.lab.reproduce.run import CellResult, Result, judged, missing_runs, reproduce
 from borat.lab.reproduce.spec import Claim
+from borat.lab.reproduce.tables import paper_text
+from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
 from borat.lab.store.run import Metrics, Run
 from borat.lab.sweeps.engines.base import Ended
-from borat.lab.timing.epochs import measure
+from borat.lab.timing.epochs import Runtime, measure
 from data_files import random_images, write_images, write_pairs
 
 TOY = {
@@ -108,7 +112,7 @@ def test_every_experiment_end_to_end(name, toy_runs):
     assert [(c.cell.method, c.cell.column) for c in result.cells] == [
         (c.method, c.column) for c in plan(spec, "mini", changes=changes)
     ]
-    assert not [trial.error for trial in result.runs if trial.status == "failed"]
+    assert not list(result.runs.error[result.runs.status == "failed"])
     assert sum(c.status == "finished" for c in result.cells) > len(result.cells) / 2
     shown = report(result, f"borat reproduce {name}")
     for word in (spec.title, "**mini**", f"borat reproduce {name}", "torch 2", spec.source, *result.methods):
@@ -116,9 +120,9 @@ def test_every_experiment_end_to_end(name, toy_runs):
     for row, cells in spec.paper.items():
         for column, published in cells.items():
             assert row in shown.markdown
-            assert column not in result.columns or f"{published.mean:g}" in shown.markdown
-    assert [claim["text"] for claim in shown.values["claims"]] == [v.claim.text for v in check_claims(result)]
-    json.dumps(shown.values, allow_nan=False)
+            assert column not in result.columns or paper_text(spec.metric, published) in shown.markdown
+    assert [claim.text for claim in shown.experiment.claims] == [v.claim.text for v in check_claims(result)]
+    json.dumps(shown.experiment.model_dump(), allow_nan=False)
 
 
 # On files with the schemas of the real data
@@ -143,10 +147,10 @@ def test_on_cifar_files(tmp_path, cache):
     result = reproduce(
         spec, "mini", tmp_path / "runs", methods=["BORAT3"], changes=changes, data_dir=tmp_path, engine=Inline()
     )
-    (trial,) = result.runs
-    assert trial.works
-    assert trial.config.label_noise == 0.5
-    environment = json.loads((tmp_path / "runs" / trial.config.digest / "environment.json").read_text())
+    (run,) = result.runs.itertuples()
+    assert run.works
+    assert run.label_noise == 0.5
+    environment = json.loads((tmp_path / "runs" / run.Index / "environment.json").read_text())
     assert environment["data"]["switched_labels"] > 0
 
 
@@ -197,8 +201,8 @@ def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
             store(tmp_path, config.replace(seed=seed), [0.5, 0.5], test)
     result = reproduce(spec, "mini", tmp_path, engine=Nothing())
     cell = result.cell("SGD", "digits")
-    assert [trial.config for trial in cell.chosen] == [middle.replace(seed=seed) for seed in (0, 1, 2)]
-    assert (cell.mean, cell.std) == (pytest.approx(70.0), pytest.approx(10.0))
+    assert configs_of(cell.chosen) == [middle.replace(seed=seed) for seed in (0, 1, 2)]
+    assert (cell.mean, cell.std) == (pytest.approx(0.7), pytest.approx(0.1))
     assert missing_runs(spec, "mini", tmp_path) == []
     shown = report(result, "borat reproduce small --data-dir DATA")
     assert "| SGD (SGD*) | 70.0 ± 10.00 | 90 |" in shown.markdown
@@ -209,8 +213,9 @@ def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
     assert "    borat reproduce small --data-dir DATA" in shown.markdown
     assert "± is the standard deviation over the seeds 0, 1, 2." in shown.markdown
     assert "8 runs, 24 s of training in all" in shown.markdown
-    assert shown.values["ours"]["SGD"]["digits"] == {"mean": pytest.approx(0.7), "std": pytest.approx(0.1), "runs": 3}
-    assert shown.values["paper"] == {"SGD": {"digits": 90.0}, "ALI-G": {"digits": 95.5}, "SGD†": {"digits": 91.0}}
+    ours = shown.experiment.ours["SGD"]["digits"]
+    assert (ours.mean, ours.std, ours.runs) == (pytest.approx(0.7), pytest.approx(0.1), 3)
+    assert shown.experiment.paper == {"SGD": {"digits": 0.9}, "ALI-G": {"digits": 0.955}, "SGD†": {"digits": 0.91}}
 
 
 def test_a_method_that_always_diverges_has_no_number(tmp_path, spec):
@@ -222,7 +227,7 @@ def test_a_method_that_always_diverges_has_no_number(tmp_path, spec):
     shown = report(result, "").markdown
     assert "| SGD (SGD*) | diverged | 90 |" in shown
     assert "| ALI-G | 10.0 ± 0.00 (1 of 3 seeds diverged) | 95.5 ± 0.2 |" in shown
-    assert report(result, "").values["ours"]["SGD"]["digits"]["mean"] is None
+    assert report(result, "").experiment.ours["SGD"]["digits"].mean is None
 
 
 def test_the_smallest_training_loss_is_chosen(tmp_path):
@@ -233,8 +238,8 @@ def test_the_smallest_training_loss_is_chosen(tmp_path):
     store(tmp_path, first, [0.2, 0.3, 0.6], 0.9)
     store(tmp_path, second, [0.3, 0.5, 0.7], 0.1)
     (cell,) = reproduce(spec, "mini", tmp_path, **chosen, engine=Nothing()).cells
-    assert cell.chosen[0].config == second
-    assert cell.chosen[0].curve("train_loss") == pytest.approx([0.7, 0.5, 0.3])
+    assert cell.config == second
+    assert curve(cell.chosen.history.iloc[0], "train_loss") == pytest.approx([0.7, 0.5, 0.3])
     assert cell.mean == pytest.approx(0.3)
 
 
@@ -256,52 +261,74 @@ def test_changes_replace_grids(spec):
 # Claims
 
 
-def verdict(claim: Claim, trials: dict[str, dict[float, float]], metric: str = "test_accuracy"):
+def verdict(claim: Claim, values: dict[str, dict[float, float]], metric: str = "test_accuracy"):
     """A claim about methods with a value for each learning rate; NaN for a run that diverged."""
     cells = []
-    for method, found in trials.items():
-        runs = tuple(
-            Trial(RunConfig(lr=lr), "diverged" if math.isnan(v) else "finished", v, v) for lr, v in found.items()
-        )
-        best = [t for t in runs if t.works][:1]
-        cells.append(CellResult(Cell(method, "A", tuple(t.config for t in runs), ("lr",)), runs, tuple(best)))
-    spec = load_spec("robustness-cifar100-ce")
-    object.__setattr__(spec, "metric", metric)
+    for method, found in values.items():
+        configs = tuple(RunConfig(lr=lr) for lr in found)
+        results = [Metrics("diverged" if math.isnan(v) else "finished", [], {metric: v}) for v in found.values()]
+        runs = as_table((c.digest, c, result) for c, result in zip(configs, results, strict=True))
+        runs = judged(runs, metric, metric)
+        cells.append(CellResult(Cell(method, "A", configs, ("lr",)), runs, runs[runs.works][:1]))
+    spec = load_spec("robustness-cifar100-ce").model_copy(update={"metric": metric})
     return check(claim, "A", Result(spec, "mini", tuple(cells)))
 
 
-@pytest.mark.parametrize(("claim", "expected", "numbers"), [
-    (Claim("", "best", (("A",), ("B",))), True, {"A": 60, "B": 50}),
-    (Claim("", "best", (("B",), ("A",))), False, {"B": 50, "A": 60}),
-    (Claim("", "best", (("B",), ("A",)), margin=-10), True, {"B": 50, "A": 60}),
-    (Claim("", "best", (("B",), ("A",)), margin=-9.9), False, {"B": 50, "A": 60}),
-    (Claim("", "best", (("A",), ("B",)), factor=1.2), True, {"A": 60, "B": 50}),
-    (Claim("", "best", (("A",), ("B",)), factor=1.21), False, {"A": 60, "B": 50}),
-    (Claim("", "best", (("A", "B"), ("C",))), True, {"A": 60, "B": 50, "C": 40}),
-    (Claim("", "best", (("A", "C"), ("B",))), False, {"A": 60, "B": 50, "C": 40}),
-    (Claim("", "mean", (("B",), ("A",))), True, {"A": 30, "B": 49.5}),
-    (Claim("", "usable", (("A",), ("B",))), True, {"A": 1, "B": 0}),
-    (Claim("", "usable", (("B",), ("C",))), False, {"B": 0, "C": 0}),
-    (Claim("", "best", (("B",), ("A",)), where={"lr": [1.0]}), True, {"A": math.nan, "B": 49}),
-    (Claim("", "best", (("A",), ("B",)), where={"lr": [1.0]}, margin=-99), False, {"A": math.nan, "B": 49}),
-    (Claim("", "best", (("A",), ("B",)), where={"lr": [7.0]}), None, {}),
-    (Claim("", "best", (("A",), ("Z",))), None, {"A": 60}),
-    (Claim("", "best", methods=("A", "B"), at_least=50), True, {"A": 60, "B": 50}),
-    (Claim("", "best", methods=("A", "B"), at_least=51), False, {"A": 60, "B": 50}),
-    (Claim("", "best", methods=("A", "B"), at_most=60), True, {"A": 60, "B": 50}),
-    (Claim("", "best", methods=("A",), where={"lr": [1.0]}, at_most=60), False, {"A": math.nan}),
+def claim(statistic: str, *order: str, **more) -> Claim:
+    """Groups are written as words of letters."""
+    return Claim(text="", statistic=statistic, order=[list(group) for group in order], **more)
+
+
+@pytest.mark.parametrize(("about", "expected", "numbers"), [
+    (claim("best", "A", "B"), True, {"A": 0.6, "B": 0.5}),
+    (claim("best", "B", "A"), False, {"B": 0.5, "A": 0.6}),
+    (claim("best", "B", "A", margin=-0.1), True, {"B": 0.5, "A": 0.6}),
+    (claim("best", "B", "A", margin=-0.099), False, {"B": 0.5, "A": 0.6}),
+    (claim("best", "A", "B", factor=1.2), True, {"A": 0.6, "B": 0.5}),
+    (claim("best", "A", "B", factor=1.21), False, {"A": 0.6, "B": 0.5}),
+    (claim("best", "AB", "C"), True, {"A": 0.6, "B": 0.5, "C": 0.4}),
+    (claim("best", "AC", "B"), False, {"A": 0.6, "B": 0.5, "C": 0.4}),
+    (claim("mean", "B", "A"), True, {"A": 0.3, "B": 0.495}),
+    (claim("usable", "A", "B"), True, {"A": 1, "B": 0}),
+    (claim("usable", "B", "C"), False, {"B": 0, "C": 0}),
+    (claim("best", "B", "A", where={"lr": [1.0]}), True, {"A": math.nan, "B": 0.49}),
+    (claim("best", "A", "B", where={"lr": [1.0]}, margin=-0.99), False, {"A": math.nan, "B": 0.49}),
+    (claim("best", "A", "B", where={"lr": [7.0]}), None, {}),
+    (claim("best", "A", "Z"), None, {"A": 0.6}),
+    (claim("best", methods=["A", "B"], at_least=0.5), True, {"A": 0.6, "B": 0.5}),
+    (claim("best", methods=["A", "B"], at_least=0.51), False, {"A": 0.6, "B": 0.5}),
+    (claim("best", methods=["A", "B"], at_most=0.6), True, {"A": 0.6, "B": 0.5}),
+    (claim("best", methods=["A"], where={"lr": [1.0]}, at_most=0.6), False, {"A": math.nan}),
 ])  # fmt: skip
-def test_claims(claim, expected, numbers):
-    found = verdict(claim, {"A": {0.1: 60, 1.0: math.nan}, "B": {0.1: 50, 1.0: 49}, "C": {0.1: 40, 1.0: 40}})
+def test_claims(about, expected, numbers):
+    found = verdict(about, {"A": {0.1: 0.6, 1.0: math.nan}, "B": {0.1: 0.5, 1.0: 0.49}, "C": {0.1: 0.4, 1.0: 0.4}})
     assert found.supported is expected
     assert found.numbers == pytest.approx(numbers, nan_ok=True)
 
 
+@pytest.mark.parametrize(("second", "usable"), [(0.75, 1), (0.7499, 0)])
+def test_exactly_two_points_below_the_best_is_usable_everywhere(tmp_path, spec, second, usable):
+    """In the claims, in the table of a grid, on the page of a report and in the demo."""
+    assert verdict(claim("usable", "A", "B"), {"A": {1.0: 0.77}, "B": {1.0: second}}).numbers == {"A": 1, "B": usable}
+    for config, accuracy in ((RunConfig(lr=0.1), 0.77), (RunConfig(lr=1.0), second)):
+        store(tmp_path, config, [accuracy], accuracy)
+    (task,) = group(collect(tmp_path))
+    assert task.usable[0].cells == 1 + usable
+    runs = judged(read_runs(tmp_path), "test_accuracy", "test_accuracy")
+    grid = Result(
+        spec.model_copy(update={"kind": "grid"}),
+        "mini",
+        (CellResult(Cell("SGD", "digits", (RunConfig(lr=0.1), RunConfig(lr=1.0)), ("lr",)), runs, runs[:1]),),
+    )
+    assert f"| SGD | 77.0 | {50 * (0.77 + second):.1f} | {1 + usable} of 2 |" in report(grid, "").markdown
+    assert ("green" in _accuracy(second, 0.77)) is bool(usable)
+
+
 def test_claims_about_losses():
     losses = {"A": {0.1: 0.1}, "B": {0.1: 1.0}}
-    assert verdict(Claim("", "value", (("A",), ("B",)), factor=10.0), losses, "train_loss").supported
-    assert not verdict(Claim("", "value", (("A",), ("B",)), factor=10.1), losses, "train_loss").supported
-    assert not verdict(Claim("", "value", (("B",), ("A",))), losses, "train_loss").supported
+    assert verdict(claim("value", "A", "B", factor=10.0), losses, "train_loss").supported
+    assert not verdict(claim("value", "A", "B", factor=10.1), losses, "train_loss").supported
+    assert not verdict(claim("value", "B", "A"), losses, "train_loss").supported
 
 
 def test_claims_about_other_measurements(tmp_path, spec):
@@ -312,17 +339,17 @@ def test_claims_about_other_measurements(tmp_path, spec):
     result = reproduce(spec, "mini", tmp_path, engine=Nothing())
 
     def numbers(**about):
-        return check(Claim("", methods=("SGD", "ALI-G"), at_least=75.0, **about), "digits", result).numbers
+        return check(claim("value", methods=["SGD", "ALI-G"], at_least=0.75, **about), "digits", result).numbers
 
-    assert numbers(metric="validation_accuracy", epoch=2) == pytest.approx({"SGD": 60.0, "ALI-G": 90.0})
-    assert numbers(metric="validation_accuracy") == pytest.approx({"SGD": 70.0, "ALI-G": 60.0})
+    assert numbers(metric="validation_accuracy", epoch=2) == pytest.approx({"SGD": 0.6, "ALI-G": 0.9})
+    assert numbers(metric="validation_accuracy") == pytest.approx({"SGD": 0.7, "ALI-G": 0.6})
     assert numbers(metric="train_loss", epoch=1) == pytest.approx({"SGD": 0.5, "ALI-G": 0.2})
     assert numbers(metric="validation_accuracy", epoch=4) == pytest.approx(
         {"SGD": math.nan, "ALI-G": math.nan}, nan_ok=True
     )
-    in_time = Claim("", methods=("ALI-G",), at_least=75.0, metric="validation_accuracy", epoch=1)
+    in_time = claim("value", methods=["ALI-G"], at_least=0.75, metric="validation_accuracy", epoch=1)
     assert check(in_time, "digits", result).supported
-    faster = Claim("", order=(("ALI-G",), ("SGD",)), metric="train_loss", epoch=1)
+    faster = Claim(text="", order=["ALI-G", "SGD"], metric="train_loss", epoch=1)
     assert check(faster, "digits", result).supported
 
 
@@ -331,7 +358,16 @@ def test_claims_about_other_measurements(tmp_path, spec):
 
 def test_run_time_of_a_small_model():
     runtime = load_spec("runtime-cifar100").runtime_at("mini")
-    small = type(runtime)("mlp-64", (16,), 4, 8, 80, (1, 2, 5), "SGD", rounds=3)
+    small = Runtime(
+        model="mlp-64",
+        input_shape=(16,),
+        classes=4,
+        batch_size=8,
+        examples=80,
+        bundle_sizes=(1, 2, 5),
+        reference="SGD",
+        rounds=3,
+    )
     told = []
     times = measure(small, progress=lambda done, total: told.append((done, total)))
     assert [t.name for t in times] == ["SGD", "BORAT N=2", "BORAT N=5"]

@@ -32,7 +32,7 @@ from borat.lab.store.run import Run, find_runs
 from borat.lab.sweeps.engines.base import Ended, make_engine
 from borat.lab.sweeps.engines.local import LocalEngine
 from borat.lab.sweeps.fingerprint import fingerprint
-from borat.lab.sweeps.grid import Spec, combinations, expand
+from borat.lab.sweeps.grid import SweepFile, combinations, expand
 from borat.lab.sweeps.jobs import Outcome, TrainingJob, digest
 from borat.lab.sweeps.progress import Point, Progress
 from borat.lab.sweeps.sweep import run_configs
@@ -140,10 +140,10 @@ def test_spec_of_the_papers_grid(tmp_path):
         '[[methods]]\noptimizer = "sgd"\n[[methods]]\noptimizer = "alig"\n'
         '[[methods]]\noptimizer = "borat"\ngrid = {bundle_size = [3, 5]}\n'
     )
-    configs = Spec.from_file(path).configs()
+    configs = SweepFile.from_file(path).configs()
     assert len(configs) == len({c.digest for c in configs}) == 5 * 4 * 4
     assert {c.method for c in configs} == {"SGD", "ALI-G", "BORAT3", "BORAT5"}
-    fewer = Spec.from_file(path).override({"lr": [5.0], "optimizer": ["borat"], "bundle_size": [5]}).configs()
+    fewer = SweepFile.from_file(path).override({"lr": [5.0], "optimizer": ["borat"], "bundle_size": [5]}).configs()
     assert [(c.method, c.radius, c.lr) for c in fewer] == [("BORAT5", r, 5.0) for r in (50, 100, 150, 200, 250)]
 
 
@@ -416,7 +416,7 @@ def test_a_function_is_the_same_in_another_process(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     here = fingerprint(importlib.import_module("mine").f)
-    code = "import mine; from borat.lab.sweeps.jobs import fingerprint; print(fingerprint(mine.f))"
+    code = "import mine; from borat.lab.sweeps.fingerprint import fingerprint; print(fingerprint(mine.f))"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     there = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
@@ -507,19 +507,19 @@ def test_an_empty_spec_is_no_sweep(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[bas]\nepochs = 1", "unknown table 'bas' in .*; did you mean \\[base\\]?"),
+        ("[bas]\nepochs = 1", r"spec\.toml: unknown key 'bas'; did you mean 'base'"),
         ("[grid]\nlrr = [1]", "unknown key 'lrr'; did you mean 'lr'?"),
         ("[grid]\nlr = 1", "lr must be a list of values in a grid, got 1"),
-        ("grid = 3", "grid in .* must be a table"),
-        ("[methods]\noptimizer = 'sgd'", "methods in .* must be tables"),
-        ("methods = ['sgd']", "methods in .* must be tables .* got 'sgd'"),
-        ("[[methods]]\noptimizer = 'sgd'\ngrid = [1]", "methods in .* must be tables"),
+        ("grid = 3", "grid must be a table, got 3"),
+        ("[methods]\noptimizer = 'sgd'", "methods must be a list, got {"),
+        ("methods = ['sgd']", "0 of methods must be a table, got 'sgd'"),
+        ("[[methods]]\noptimizer = 'sgd'\ngrid = [1]", "methods must be tables of keys and a grid"),
     ],
 )
 def test_mistakes_in_a_spec(tmp_path, text, message):
     (tmp_path / "spec.toml").write_text(text)
     with pytest.raises(ValueError, match=message):
-        Spec.from_file(tmp_path / "spec.toml").configs()
+        SweepFile.from_file(tmp_path / "spec.toml").configs()
 
 
 def test_live_table(uninterrupted):

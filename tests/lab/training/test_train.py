@@ -14,10 +14,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from borat.lab.baselines import DEFAULT_LR, OPTIMIZERS
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
 from borat.lab.data import load
+from borat.lab.methods import METHODS
 from borat.lab.models import make_model
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.train import Interrupted, Training, train
@@ -45,14 +45,14 @@ def uninterrupted(tmp_path_factory) -> Run:
 
 def pairs() -> list[tuple[str, str]]:
     every = [
-        (optimizer, loss) for optimizer in OPTIMIZERS for loss in ("ce", "hinge") if (optimizer, loss) != ("dfw", "ce")
+        (optimizer, loss) for optimizer in METHODS for loss in ("ce", "hinge") if (optimizer, loss) != ("dfw", "ce")
     ]
     return [*every, ("dfw", "smooth-hinge"), ("borat", "top5"), ("adam", "top5")]
 
 
 @pytest.mark.parametrize(("optimizer", "loss"), pairs())
 def test_every_optimizer_with_its_losses(tmp_path, optimizer, loss):
-    lr = DEFAULT_LR[optimizer]
+    lr = METHODS[optimizer].lr
     config = RunConfig(epochs=2, train_limit=300, optimizer=optimizer, loss=loss, lr=lr, batch_size=32, radius=30.0)
     metrics = train(config, tmp_path / "run")
     assert metrics.status == "finished"

@@ -1,16 +1,16 @@
 """Optimizers, losses and schedules by name, and one way to use them all."""
 
 from borat.lab.baselines.losses import make_loss
-from borat.lab.baselines.optimizers import DEFAULT_LR, OPTIMIZERS, check_optimizer, make_optimizer
+from borat.lab.baselines.optimizers import check_optimizer, make_optimizer
 from borat.lab.baselines.schedules import Schedule, make_schedule
-from borat.lab.baselines.stepping import evaluating, step_size, take_step
+from borat.lab.baselines.stepping import drops_batches, evaluating, last_step, step_size, take_step
 
 __all__ = [
-    "DEFAULT_LR",
-    "OPTIMIZERS",
     "Schedule",
     "check_optimizer",
+    "drops_batches",
     "evaluating",
+    "last_step",
     "make_loss",
     "make_optimizer",
     "make_schedule",

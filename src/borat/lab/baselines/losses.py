@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from borat.lab.config import RunConfig
+from borat.lab.methods import METHODS
 from borat.losses import MultiClassHingeLoss, SmoothHingeLoss, TopKCrossEntropyLoss
 
 LOSSES: dict[str, type[nn.Module]] = {
@@ -13,8 +14,6 @@ LOSSES: dict[str, type[nn.Module]] = {
     "smooth-hinge": SmoothHingeLoss,
     "top5": TopKCrossEntropyLoss,
 }
-LOSSES_FOR = {"dfw": ("smooth-hinge", "hinge")}
-"""What an optimizer can minimise, where it is not everything: DFW is derived for piecewise linear losses."""
 
 
 def make_loss(config: RunConfig) -> nn.Module:
@@ -24,6 +23,6 @@ def make_loss(config: RunConfig) -> nn.Module:
 
 
 def check_loss_suits(config: RunConfig) -> None:
-    allowed = LOSSES_FOR.get(config.optimizer, tuple(LOSSES))
+    allowed = METHODS[config.optimizer].losses or tuple(LOSSES)
     if config.loss not in allowed:
         raise ValueError(f"loss must be {' or '.join(allowed)} for {config.optimizer}, got {config.loss!r}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from borat import sharding
-from borat.optimizer import BORAT
+from borat.bundle import StepInfo
 
 
 def take_step(optimizer: Optimizer, loss: Tensor) -> None:
@@ -23,7 +23,7 @@ def take_step(optimizer: Optimizer, loss: Tensor) -> None:
 
     Processes that train together pass the losses of their parts of the batch, and take the step of the whole batch.
     """
-    if not isinstance(unwrap(optimizer), BORAT):  # which averages the loss itself
+    if not drops_batches(optimizer):  # else it is one of ours, which average the loss by themselves
         loss = _mean_over_processes(loss.detach())
     optimizer.step(lambda: loss)  # type: ignore[arg-type,return-value] # who needs the loss asks for it
 
@@ -45,24 +45,34 @@ def evaluating(optimizer: Optimizer) -> Iterator[None]:
         inner.train()
 
 
+def last_step(optimizer: Optimizer) -> StepInfo | None:
+    """What an optimizer of this library says of its last update; None before the first, and for all others."""
+    return getattr(unwrap(optimizer), "last_step", None)
+
+
+def drops_batches(optimizer: Optimizer) -> bool:
+    """Whether it leaves a batch out whose loss is not finite, as the optimizers of this library do."""
+    return hasattr(unwrap(optimizer), "dropped_batches")
+
+
 def step_size(optimizer: Optimizer) -> float | None:
-    """The step size of the last update, for methods that have a single one; None before the first update."""
+    """The step size of the last update, for methods that have a single one; None before the first update.
+
+    With several parameter groups it is that of the first.
+    """
     inner = unwrap(optimizer)
-    if isinstance(inner, BORAT):
-        return _step_size_of_bundle(inner)
+    if (step := last_step(inner)) is not None:
+        return _effective_lr(step)
     if isinstance(inner, torch.optim.SGD):
         return float(inner.param_groups[0]["lr"])
     size = getattr(inner, "step_size", None)
     return None if size is None else float(size)
 
 
-def _step_size_of_bundle(optimizer: BORAT) -> float | None:
-    """The learning rate less the share of the bound, which makes no step; without a bound there is none."""
-    step = optimizer.last_step
-    if step is None:
-        return None
+def _effective_lr(step: StepInfo) -> float:
+    """The learning rate less the share of the bound, which makes no step; SGD has no bound, but a piece alone."""
     lr = step.lr[0] if isinstance(step.lr, tuple) else step.lr
-    return lr if optimizer.bundle_size == 1 else lr * (1.0 - step.alpha[-1])
+    return lr * (1.0 - step.alpha[-1]) if len(step.alpha) > 1 else lr
 
 
 def _mean_over_processes(loss: Tensor) -> Tensor:

@@ -6,9 +6,8 @@ import inspect
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from types import FrameType
-from typing import Annotated, get_type_hints
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -37,18 +36,17 @@ def with_flags_of(command: Callable[..., None], *, lists: bool = False) -> Calla
     """Give a command one flag for each key of the configuration; its text, where it may hold a list of values."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    hints = get_type_hints(RunConfig)
     flags = [
         inspect.Parameter(
-            key.name,
+            key,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
             annotation=Annotated[
-                (str if lists else hints[key.name]) | None,
-                typer.Option(help=f"default: {key.default}", show_default=False),
+                (str if lists else field.annotation) | None,  # type: ignore[operator]
+                typer.Option(help=f"default: {field.default}", show_default=False),
             ],
         )
-        for key in fields(RunConfig)
+        for key, field in RunConfig.model_fields.items()
     ]
     command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}

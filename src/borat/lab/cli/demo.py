@@ -15,7 +15,7 @@ from rich.table import Table
 from borat.lab.cli.common import app, console, interrupted_by_sigterm
 from borat.lab.cli.watch import last_line, watching
 from borat.lab.config import Execution, RunConfig
-from borat.lab.robustness import MARGIN, Trial, Usable, usable
+from borat.lab.robustness import MARGIN, Trial, Usable, best_accuracy, is_usable, usable
 from borat.lab.sweeps.grid import expand
 from borat.lab.sweeps.jobs import Outcome
 
@@ -91,7 +91,7 @@ def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Tabl
     for lr in LEARNING_RATES:
         table.add_column(f"lr = {lr:g}", justify="right")
     table.add_column("usable settings", justify="right")
-    best = max((t.accuracy for t in found if not math.isnan(t.accuracy)), default=math.nan)
+    best = best_accuracy(trial.accuracy for trial in found)
     for row in verdict:
         accuracies = (_accuracy(value, best) for value in best_by_rate(found, row.method))
         table.add_row(row.method, *accuracies, f"{row.cells} of {row.total}")
@@ -101,7 +101,7 @@ def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Tabl
 def _accuracy(value: float, best: float) -> str:
     if math.isnan(value):
         return "[red]diverged[/]"
-    colour = "green" if value >= best - MARGIN else "yellow" if value >= best - 0.2 else "red"
+    colour = "green" if is_usable(value, best) else "yellow" if is_usable(value, best, 0.2) else "red"
     return f"[{colour}]{100 * value:.1f} %[/]"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -16,13 +15,14 @@ from rich.padding import Padding
 from borat.lab.cli.common import app, console, interrupted_by_sigterm, progress_bar
 from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import last_line, watching
-from borat.lab.files import write_atomically
+from borat.lab.files import write_text
 
 if TYPE_CHECKING:
     from borat.lab.config import RunConfig
-    from borat.lab.reproduce.page import Report
+    from borat.lab.reproduce.page import ResultPage
     from borat.lab.reproduce.run import Result
-    from borat.lab.reproduce.spec import Runtime, Spec
+    from borat.lab.reproduce.spec import Spec
+    from borat.lab.timing.epochs import Runtime
 
 
 @app.command()
@@ -129,8 +129,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _parse_changes(texts: Sequence[str]) -> dict[str, Any]:
     """KEY=VALUE, or KEY=VALUE,VALUE for a grid."""
+    from borat.lab.config import RunConfig
     from borat.lab.files import pick
-    from borat.lab.reproduce.spec import KEYS
     from borat.lab.sweeps.grid import parse_values
 
     changes: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def _parse_changes(texts: Sequence[str]) -> dict[str, Any]:
         key, sign, value = text.partition("=")
         if not sign:
             raise ValueError(f"--set takes KEY=VALUE, got {text!r}")
-        key = pick("key", key.strip().replace("-", "_"), KEYS)
+        key = pick("key", key.strip().replace("-", "_"), RunConfig.model_fields)
         values = parse_values(key, value)
         changes[key] = values[0] if len(values) == 1 else values
     return changes
@@ -191,7 +191,7 @@ def _flags(config: RunConfig) -> list[str]:
     return words
 
 
-def _time(spec: Spec, runtime: Runtime, scale: str, command: str) -> Report:
+def _time(spec: Spec, runtime: Runtime, scale: str, command: str) -> ResultPage:
     from borat.lab.reproduce.page import runtime_report
     from borat.lab.timing.epochs import measure
 
@@ -201,24 +201,24 @@ def _time(spec: Spec, runtime: Runtime, scale: str, command: str) -> Report:
     return runtime_report(spec, runtime, scale, times, time.perf_counter() - start, command)
 
 
-def _show(report: Report, folder: Path, output: Path | None) -> None:
-    for table in report.tables:
+def _show(page: ResultPage, folder: Path, output: Path | None) -> None:
+    for table in page.tables:
         console.print(table.as_rich())
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = {folder / "experiment.json": json.dumps(report.values, indent=1)}
+    written = [page.experiment.write(folder)]
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        texts[output] = report.markdown
-    for path, text in texts.items():
-        write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_text(output, page.markdown)
+        written.append(output)
+    for path in written:
         console.print(f"written to {path}", highlight=False)
 
 
 def _tell_failures(result: Result, folder: Path) -> None:
-    failed = [trial for trial in result.runs if trial.status == "failed"]
-    for trial in failed:
-        text = f"{trial.config.method}, lr {trial.config.lr:g}: {last_line(trial.error)}"
+    runs = result.runs
+    failed = runs[runs.status == "failed"]
+    for run in failed.itertuples():
+        text = f"{run.method}, lr {run.lr:g}: {last_line(run.error)}"
         console.print(f"[red]failed[/] {escape(text)}", highlight=False, soft_wrap=True)
-    if failed:
+    if len(failed):
         console.print(f"tracebacks are in {folder / 'logs'}; the same command tries again", highlight=False)
         raise typer.Exit(1)

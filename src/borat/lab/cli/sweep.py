@@ -17,7 +17,7 @@ from borat.lab.cli.watch import describe, last_line, percent, shown, varying, wa
 from borat.lab.config import RunConfig
 from borat.lab.store.run import Run
 from borat.lab.sweeps.engines.base import make_engine
-from borat.lab.sweeps.grid import Spec, parse_values
+from borat.lab.sweeps.grid import SweepFile, parse_values
 from borat.lab.sweeps.jobs import Outcome
 from borat.lab.sweeps.sweep import run_configs
 from borat.lab.training.checks import check_names
@@ -76,8 +76,8 @@ def sweep(
 
 
 def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
-    plan = Spec.from_file(spec) if spec else Spec()
-    if plan == Spec() and not flags:
+    plan = SweepFile.from_file(spec) if spec else SweepFile()
+    if plan == SweepFile() and not flags:
         nothing = f"{spec} is empty" if spec else "nothing to sweep"
         raise ValueError(f"{nothing}: give a spec, or flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
     configs = plan.override({key: parse_values(key, text) for key, text in flags.items()}).configs()

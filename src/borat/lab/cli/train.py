@@ -46,7 +46,13 @@ def train(
         settings, folder = _settings(config, out, {k: v for k, v in flags.items() if v is not None})
         if resume and not Run(folder).exists():
             raise ValueError(f"there is no run to resume in {folder}")
-        execution = Execution(devices, strategy, accelerator, compile_model, tensorboard)
+        execution = Execution(
+            devices=devices,
+            strategy=strategy,
+            accelerator=accelerator,
+            compile=compile_model,
+            tensorboard=tensorboard,
+        )
         from borat.lab.training.train import Interrupted  # slow to import, and not needed to see a mistake
         from borat.lab.training.train import train as run_training
 

@@ -62,7 +62,7 @@ def live_table(progress: Progress) -> Table:
 
 def varying(configs: Sequence[RunConfig]) -> list[str]:
     """The keys that have several values, besides those that are told by the method's name."""
-    keys = [key for key in RunConfig.__dataclass_fields__ if key not in NAMED_BY_METHOD]
+    keys = [key for key in RunConfig.model_fields if key not in NAMED_BY_METHOD]
     return [key for key in keys if len({getattr(config, key) for config in configs}) > 1]
 
 

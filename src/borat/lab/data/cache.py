@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from borat.lab.files import write_atomically
 
 VERSION = 1
 """Part of every key: to be raised when the same files are decoded to something else."""
@@ -51,12 +51,5 @@ def _read(path: Path) -> Tensors | None:
 
 
 def _write(path: Path, tensors: Tensors) -> None:
-    """Write to another name first: a run that is stopped here leaves no half file, and two runs do not mix theirs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    os.close(handle)
-    try:
-        torch.save(tensors, temporary)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    write_atomically(path, lambda temporary: torch.save(tensors, temporary))

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.explain.frames import CALLS, EXAMPLES, SIZES, Example, Frame, trajectory
-from borat.lab.files import write_atomically
+from borat.lab.files import write_text
 
 
 def write_page(path: Path) -> None:
     """Compute all frames and write the page."""
     if not path.parent.is_dir():
         raise ValueError(f"the folder {path.parent} does not exist")
-    page = render()
-    write_atomically(path, lambda file: file.write_text(page, encoding="utf-8"))
+    write_text(path, render())
 
 
 @cache

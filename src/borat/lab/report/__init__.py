@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from borat.lab.files import write_atomically
+from borat.lab.files import write_text
 from borat.lab.report.export import write_csv, write_latex
 from borat.lab.report.page import render
 from borat.lab.report.static import write_figures
-from borat.lab.report.tasks import Task, group
+from borat.lab.report.tasks import TaskReport, group
 from borat.lab.store.records import STATUSES, Collection, collect
 
 __all__ = ["Summary", "write_report"]
@@ -60,7 +60,7 @@ def write_report(
         ValueError: if the folder does not exist, or if it holds neither a run nor the table of an experiment.
     """
     found = collect(folder)
-    if not found.records and not found.experiments:
+    if found.runs.empty and not found.experiments:
         reasons = "".join(f"; {note}" for note in found.notes)
         raise ValueError(f"no runs in {folder}: train some with `borat train` or `borat sweep`{reasons}")
     for name, path in (("output", output), ("csv", csv), ("latex", latex)):
@@ -70,13 +70,13 @@ def write_report(
             raise ValueError(f"{name} must be a file, got the folder {path}")
     if static is not None and static.is_file():
         raise ValueError(f"static must be a folder, got the file {static}")
-    tasks = group(found.records)
-    counts = {status: sum(record.status == status for record in found.records) for status in STATUSES}
-    data = tuple(sorted({record.config.data for record in found.records}))
+    tasks = group(found)
+    counts = {status: int((found.runs.status == status).sum()) for status in STATUSES}
+    data = tuple(sorted(set(found.runs.data)))
     page = render(title or _title(folder, found), _describe(counts, data, tasks), found, tasks)
-    write_atomically(output, lambda path: path.write_text(page, encoding="utf-8"))
+    write_text(output, page)
     if csv is not None:
-        write_csv(tasks, csv)
+        write_csv(found.runs, csv)
     if latex is not None:
         write_latex(tasks, found.experiments, latex)
     figures = write_figures(tasks, static) if static is not None else []
@@ -88,7 +88,7 @@ def _title(folder: Path, found: Collection) -> str:
     return titles.pop() if len(titles) == 1 else f"Runs in {folder.resolve().name}"
 
 
-def _describe(counts: dict[str, int], data: Sequence[str], tasks: Sequence[Task]) -> str:
+def _describe(counts: dict[str, int], data: Sequence[str], tasks: Sequence[TaskReport]) -> str:
     total = sum(counts.values())
     if not total:
         return "No training runs, only measured tables."

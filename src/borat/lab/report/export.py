@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from borat.lab.files import write_atomically
-from borat.lab.report.rows import Column, make_columns, run_row, setting_row
-from borat.lab.report.tasks import Mean, Task
-from borat.lab.store.records import Experiment, number
+import pandas as pd
+
+from borat.lab.files import write_text
+from borat.lab.metrics import unit
+from borat.lab.report.rows import Column, make_columns, setting_row
+from borat.lab.report.tasks import Mean, TaskReport
+from borat.lab.store.experiment import Experiment, Ours
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -23,47 +25,23 @@ SPECIAL = {
 }
 
 
-def write_csv(tasks: Sequence[Task], path: Path) -> None:
+def write_csv(runs: pd.DataFrame, path: Path) -> None:
     """One line for each run: its configuration, then what was measured; numbers in full."""
-    rows = [
-        {
-            "run": record.name,
-            "method": record.config.method,
-            **record.config.as_dict(),
-            **_measured(run_row("", record)),
-        }
-        for task in tasks
-        for setting in task.settings
-        for record in setting.records
-    ]
-    if not rows:
+    if runs.empty:
         raise ValueError("csv needs runs, and there are none")
-
-    def write(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-
-    write_atomically(path, write)
+    write_text(path, runs.drop(columns="history").to_csv())
 
 
-def _measured(row: dict[str, Any]) -> dict[str, Any]:
-    names = {"epochs": "epochs_done"}
-    keys = ("status", "epochs", "train_loss", "validation_accuracy", "accuracy", "seconds")
-    return {names.get(key, key): row[key] for key in keys}
-
-
-def write_latex(tasks: Sequence[Task], experiments: Sequence[Experiment], path: Path) -> None:
+def write_latex(tasks: Sequence[TaskReport], experiments: Sequence[Experiment], path: Path) -> None:
     """Tables for the booktabs package: ours beside the paper's for each experiment, then the settings of each task."""
     parts = ["% needs \\usepackage{booktabs}"]
     parts += [_experiment(experiment) for experiment in experiments]
     parts += [_settings(task) for task in tasks]
-    write_atomically(path, lambda temporary: temporary.write_text("\n\n".join(parts) + "\n", encoding="utf-8"))
+    write_text(path, "\n\n".join(parts) + "\n")
 
 
-def _settings(task: Task) -> str:
-    several = any(len(setting.records) > 1 for setting in task.settings)
+def _settings(task: TaskReport) -> str:
+    several = any(len(setting.runs) > 1 for setting in task.settings)
     left_out = ("run", "task", "epochs") if several else ("run", "task", "epochs", "seed")
     columns = [column for column in make_columns([task]) if column.key not in left_out]
     rows = [setting_row(task.name, setting) for setting in task.settings]
@@ -77,24 +55,23 @@ def _experiment(experiment: Experiment) -> str:
     heads = ["method"]
     for column in experiment.columns:
         heads += [f"{column}, ours", "paper"]
-    factor = 100.0 if "accuracy" in experiment.metric else 1.0
+    factor = unit(experiment.metric)
     cells = []
     for method in dict.fromkeys((*experiment.ours, *experiment.paper)):
         row = [escape(method)]
         for column in experiment.columns:
-            ours = experiment.ours.get(method, {}).get(column) or {}
             paper = experiment.paper.get(method, {}).get(column)
-            row += [_ours(ours, factor), "--" if paper is None else escape(str(paper))]
+            ours = experiment.ours.get(method, {}).get(column)
+            row += [_ours(ours, factor), "--" if paper is None else f"{factor * paper:.4g}"]
         cells.append(row)
     title = f"{experiment.title} ({experiment.source}), {experiment.scale} scale, {experiment.metric}"
     return _tabular(title, "l" + "rr" * len(experiment.columns), heads, cells)
 
 
-def _ours(value: dict[str, Any], factor: float) -> str:
-    mean, std = number(value.get("mean")), number(value.get("std"))
-    if mean is None:
+def _ours(value: Ours | None, factor: float) -> str:
+    if value is None or value.mean is None:
         return "--"
-    return f"{factor * mean:.4g}" + (rf" $\pm$ {factor * std:.2g}" if std is not None else "")
+    return f"{factor * value.mean:.4g}" + (rf" $\pm$ {factor * value.std:.2g}" if value.std is not None else "")
 
 
 def _tabular(title: str, alignment: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

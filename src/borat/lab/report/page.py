@@ -13,17 +13,17 @@ from string import Template
 from typing import Any
 
 from borat.lab.figures import DASHES, PALETTE, SCALE, kind_styles, method_styles
-from borat.lab.methods import sort_methods
+from borat.lab.methods import sort_labels
 from borat.lab.report.rows import make_table
-from borat.lab.report.tasks import Mean, Setting, Task
+from borat.lab.report.tasks import Mean, Setting, TaskReport
 from borat.lab.robustness import MARGIN, sentence
-from borat.lab.store.records import Collection, Experiment, number
+from borat.lab.store.records import Collection
 
 SCRIPTS = ("base.js", "verdict.js", "heatmaps.js", "curves.js", "kinds.js", "table.js", "main.js")
 CURVES = ("train_loss", "validation_accuracy", "step_size")
 
 
-def render(title: str, summary: str, found: Collection, tasks: Sequence[Task]) -> str:
+def render(title: str, summary: str, found: Collection, tasks: Sequence[TaskReport]) -> str:
     """The HTML of a report."""
     from plotly.offline import get_plotlyjs
 
@@ -42,10 +42,10 @@ def embed(data: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def make_data(title: str, summary: str, found: Collection, tasks: Sequence[Task]) -> dict[str, Any]:
+def make_data(title: str, summary: str, found: Collection, tasks: Sequence[TaskReport]) -> dict[str, Any]:
     """Everything that the scripts draw."""
-    kinds = {kind for task in tasks for setting in task.settings for counts in setting.kinds() for kind in counts}
-    methods = sort_methods(method for task in tasks for method in task.methods)
+    kinds = {kind for task in tasks for setting in task.settings for counts in setting.kinds for kind in counts}
+    methods = sort_labels(method for task in tasks for method in task.methods)
     styles = method_styles(methods)
     return {
         "title": title,
@@ -57,37 +57,13 @@ def make_data(title: str, summary: str, found: Collection, tasks: Sequence[Task]
         "dashes": DASHES,
         "scale": SCALE,
         "kinds": {kind: asdict(style) for kind, style in kind_styles(kinds).items()},
-        "experiments": [asdict(experiment) for experiment in found.experiments],
-        "tasks": [_task(task, paper_heatmap(task, tasks, found.experiments)) for task in tasks],
+        "experiments": [experiment.model_dump() for experiment in found.experiments],
+        "tasks": [_task(task) for task in tasks],
         "table": make_table(tasks),
     }
 
 
-def paper_heatmap(
-    task: Task, tasks: Sequence[Task], experiments: Sequence[Experiment]
-) -> dict[str, dict[tuple[float, float], float]]:
-    """The paper's accuracies for a task, between 0 and 1: those of the experiment whose only task it is."""
-    for experiment in experiments:
-        inside = [t for t in tasks if _belongs(t, experiment)]
-        if experiment.heatmap and inside == [task]:
-            return {
-                method: {_place(key): value / 100 for key, value in cells.items() if number(value) is not None}
-                for method, cells in experiment.heatmap.items()
-            }
-    return {}
-
-
-def _belongs(task: Task, experiment: Experiment) -> bool:
-    names = (record.name for setting in task.settings for record in setting.records)
-    return not experiment.folder or any(name.startswith(f"{experiment.folder}/") for name in names)
-
-
-def _place(key: str) -> tuple[float, float]:
-    lr, _, radius = key.partition("|")
-    return float(lr), float(radius)
-
-
-def _task(task: Task, paper: dict[str, dict[tuple[float, float], float]]) -> dict[str, Any]:
+def _task(task: TaskReport) -> dict[str, Any]:
     grid = task.grid
     return {
         "name": task.name,
@@ -101,29 +77,25 @@ def _task(task: Task, paper: dict[str, dict[tuple[float, float], float]]) -> dic
             "lrs": grid.lrs,
             "seconds": grid.seconds,
             "panels": {m: [_cell(task, s, *place) for place, s in cells.items()] for m, cells in grid.cells.items()},
-            "paper": {
-                method: [{"lr": lr, "second": second, "mean": value} for (lr, second), value in cells.items()]
-                for method, cells in paper.items()
-            },
         },
         "settings": [_setting(setting, task) for setting in task.settings],
     }
 
 
-def _cell(task: Task, setting: Setting, lr: float, second: float | None) -> dict[str, Any]:
+def _cell(task: TaskReport, setting: Setting, lr: float, second: float | None) -> dict[str, Any]:
     is_best = setting is task.best[setting.method]
     about = {"diverged": setting.diverged, "best": is_best, "label": label(setting)}
     return {"lr": lr, "second": second, **_mean(setting.accuracy), **about}
 
 
-def _setting(setting: Setting, task: Task) -> dict[str, Any]:
-    counts = setting.kinds()
+def _setting(setting: Setting, task: TaskReport) -> dict[str, Any]:
+    counts = setting.kinds
     return {
         "method": setting.method,
         "lr": setting.config.lr,
         "radius": setting.config.radius,
         "label": label(setting),
-        "seeds": len(setting.records),
+        "seeds": len(setting.runs),
         "diverged": setting.diverged,
         "best": setting is task.best[setting.method],
         "curves": {key: _curve(setting.curve(key)) for key in CURVES},

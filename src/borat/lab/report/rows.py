@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from borat.lab.config import RunConfig
-from borat.lab.report.tasks import METHOD_KEYS, Mean, Setting, Task, short_names
-from borat.lab.store.records import Record
+from borat.lab.report.tasks import METHOD_KEYS, Mean, Setting, TaskReport, short_names
+from borat.lab.store.records import STATUSES
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Column:
     kind: str
 
 
-def make_columns(tasks: Sequence[Task]) -> list[Column]:
+def make_columns(tasks: Sequence[TaskReport]) -> list[Column]:
     """Method and learning rate always; of the other choices those that differ between runs."""
     configs = [setting.config for task in tasks for setting in task.settings]
     varied = [key for key in METHOD_KEYS if len({getattr(config, key) for config in configs}) > 1]
@@ -41,47 +43,27 @@ def make_columns(tasks: Sequence[Task]) -> list[Column]:
     ]
 
 
-def run_row(task: str, record: Record) -> dict[str, Any]:
-    """The values of one run."""
-    return {
-        **_choices(task, record.config),
-        "seed": record.config.seed,
-        "status": record.status,
-        "epochs": len(record.metrics.epochs),
-        "train_loss": record.last("train_loss"),
-        "validation_accuracy": record.last("validation_accuracy"),
-        "accuracy": record.accuracy,
-        "seconds": record.seconds,
-        "run": record.name,
-    }
-
-
 def setting_row(task: str, setting: Setting) -> dict[str, Any]:
     """The means over the seeds of one setting; a diverged seed is counted, not averaged."""
-    kept = [record for record in setting.records if record.status != "diverged"]
-    rows = [run_row(task, record) for record in kept]
-    means = {
-        key: Mean.of(row[key] for row in rows)
-        for key in ("epochs", "train_loss", "validation_accuracy", "accuracy", "seconds")
-    }
-    several = len(setting.records) > 1
+    runs = setting.runs
+    kept = runs[runs.status != "diverged"]
+    measured = ("train_loss", "validation_accuracy", "accuracy", "seconds")
+    several = len(runs) > 1
     return {
         **_choices(task, setting.config),
-        "seed": f"{len(setting.records)} seeds" if several else setting.records[0].config.seed,
-        "status": _status(setting),
-        **means,
-        "run": f"{len(setting.records)} runs" if several else setting.records[0].name,
+        "seed": f"{len(runs)} seeds" if several else int(runs.seed.iloc[0]),
+        "status": _status(runs),
+        "epochs": Mean.of(kept.epochs_done),
+        **{key: Mean.of(kept[key]) for key in measured},
+        "run": f"{len(runs)} runs" if several else runs.index[0],
     }
 
 
-def _status(setting: Setting) -> str:
-    counts = {
-        status: sum(r.status == status for r in setting.records) for status in ("finished", "diverged", "running")
-    }
-    present = {status: count for status, count in counts.items() if count}
-    if len(present) == 1:
-        return next(iter(present))
-    return ", ".join(f"{count} {status}" for status, count in present.items())
+def _status(runs: pd.DataFrame) -> str:
+    counts = {status: count for status in STATUSES if (count := (runs.status == status).sum())}
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def _choices(task: str, config: RunConfig) -> dict[str, Any]:
@@ -89,14 +71,19 @@ def _choices(task: str, config: RunConfig) -> dict[str, Any]:
     return {"method": config.method, "task": task, **choices}
 
 
-def make_table(tasks: Sequence[Task]) -> dict[str, Any]:
+def make_table(tasks: Sequence[TaskReport]) -> dict[str, Any]:
     """Columns, rows of runs, and rows of settings (means over seeds), as the page wants them."""
-    columns = make_columns(tasks) if tasks else []
-    named = [(name, setting) for name, task in zip(short_names(tasks), tasks, strict=True) for setting in task.settings]
+    if not tasks:
+        return {"columns": [], "runs": [], "settings": []}
+    columns = make_columns(tasks)
+    named = list(zip(short_names(tasks), tasks, strict=True))
+    runs = pd.concat([task.runs.assign(task=name) for name, task in named]).reset_index()
+    runs = runs.assign(epochs=runs.epochs_done)[[column.key for column in columns]].astype(object)
+    settings = [setting_row(name, setting) for name, task in named for setting in task.settings]
     return {
         "columns": [vars(column) for column in columns],
-        "runs": [_cells(columns, run_row(name, record)) for name, setting in named for record in setting.records],
-        "settings": [_cells(columns, setting_row(name, setting)) for name, setting in named],
+        "runs": runs.where(runs.notna(), None).to_numpy().tolist(),
+        "settings": [_cells(columns, row) for row in settings],
     }
 
 

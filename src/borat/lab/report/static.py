@@ -17,7 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from borat.lab.figures import SCALE, Style, kind_styles, method_styles
 from borat.lab.files import write_atomically
 from borat.lab.report.page import label
-from borat.lab.report.tasks import Grid, Mean, Setting, Task, short_names
+from borat.lab.report.tasks import AccuracyGrid, Mean, Setting, TaskReport, short_names
 
 MARKERS = dict(
     zip(
@@ -42,7 +42,7 @@ LEGEND_COLUMNS = 2
 FORMATS = ("png", "pdf")
 
 
-def write_figures(tasks: Sequence[Task], folder: Path) -> list[Path]:
+def write_figures(tasks: Sequence[TaskReport], folder: Path) -> list[Path]:
     """Write every figure that the tasks have data for, as ``<figure>_<task>.png`` and ``.pdf``."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -55,7 +55,7 @@ def write_figures(tasks: Sequence[Task], folder: Path) -> list[Path]:
     return written
 
 
-def file_names(tasks: Sequence[Task]) -> list[str]:
+def file_names(tasks: Sequence[TaskReport]) -> list[str]:
     """One short name for each task: data, model and loss, then whatever tells it from the others."""
     names: list[str] = []
     for task, apart in zip(tasks, short_names(tasks), strict=True):
@@ -73,7 +73,7 @@ def _saver(figure: Figure, suffix: str) -> Callable[[Path], None]:
     return save
 
 
-def draw_all(task: Task) -> Iterator[tuple[str, Figure]]:
+def draw_all(task: TaskReport) -> Iterator[tuple[str, Figure]]:
     """The figures of one task and what they are called."""
     styles = method_styles(task.methods)
     with mpl.rc_context(LOOK):
@@ -86,12 +86,12 @@ def draw_all(task: Task) -> Iterator[tuple[str, Figure]]:
             yield "curves", draw_curves(best, styles)
         if any(any(setting.curve("step_size")) for setting in best):
             yield "step_sizes", draw_step_sizes(best, styles)
-        with_kinds = [setting for setting in best if setting.kinds()]
+        with_kinds = [setting for setting in best if setting.kinds]
         if with_kinds:
             yield "kinds", draw_kinds(with_kinds)
 
 
-def draw_heatmaps(task: Task) -> Figure:
+def draw_heatmaps(task: TaskReport) -> Figure:
     """One panel for each method, all on the same scale."""
     grid = task.grid
     columns = min(PANELS_IN_ROW, len(grid.cells))
@@ -113,7 +113,7 @@ def draw_heatmaps(task: Task) -> Figure:
     return figure
 
 
-def _draw_heatmap(axes: Any, method: str, grid: Grid, norm: Normalize) -> None:
+def _draw_heatmap(axes: Any, method: str, grid: AccuracyGrid, norm: Normalize) -> None:
     axes.set_title(method, size=9, weight="bold")
     axes.set(xlim=(-0.5, len(grid.lrs) - 0.5), ylim=(-0.5, len(grid.seconds) - 0.5))
     axes.set_xticks(range(len(grid.lrs)), [f"{lr:g}" for lr in grid.lrs])
@@ -142,7 +142,7 @@ def _percent(value: Mean) -> str:
     return f"{100 * value.mean:.1f}" + (f"\n± {100 * value.std:.1f}" if value.std is not None else "")
 
 
-def draw_lines(task: Task, styles: dict[str, Style]) -> Figure:
+def draw_lines(task: TaskReport, styles: dict[str, Style]) -> Figure:
     """The accuracy over the learning rate; crosses mark where a method diverged."""
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes: Any = figure.subplots()
@@ -159,7 +159,7 @@ def draw_lines(task: Task, styles: dict[str, Style]) -> Figure:
     return figure
 
 
-def draw_dots(task: Task, styles: dict[str, Style]) -> Figure:
+def draw_dots(task: TaskReport, styles: dict[str, Style]) -> Figure:
     """A row for each method: the best setting on validation filled, the others open, crosses for diverged ones."""
     grid = task.grid
     figure = Figure(figsize=(5, 0.9 + 0.24 * len(grid.cells)), layout="constrained")
@@ -257,10 +257,10 @@ def draw_kinds(settings: Sequence[Setting]) -> Figure:
     rows = math.ceil(len(settings) / columns)
     figure = Figure(figsize=(0.5 + 2.0 * columns, 0.7 + 1.9 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    styles = kind_styles(kind for setting in settings for count in setting.kinds() for kind in count)
+    styles = kind_styles(kind for setting in settings for count in setting.kinds for kind in count)
     shown = {}
     for axes, setting in zip(panels.flat, settings, strict=False):
-        counts = setting.kinds()
+        counts = setting.kinds
         kinds = [kind for kind in styles if any(count[kind] for count in counts)]
         edges = [epoch + 0.5 for epoch in range(len(counts) + 1)]
         shares = [[100 * count[kind] / max(count.total(), 1) for count in counts] for kind in kinds]

@@ -1,4 +1,4 @@
-"""From records to what is drawn: tasks, the settings tried on each, means over seeds, and grids of two parameters."""
+"""From the table of runs to what is drawn: tasks, settings tried on each, means over seeds, grids of two parameters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pandas as pd
+
 from borat.lab.config import RunConfig
-from borat.lab.methods import method_rank, sort_methods
+from borat.lab.methods import label_rank, sort_labels
+from borat.lab.metrics import best
 from borat.lab.robustness import Trial, Usable, usable
-from borat.lab.store.records import Record, number
+from borat.lab.store.experiment import Experiment
+from borat.lab.store.records import Collection, configs_of, number
 
 METHOD_KEYS = ("optimizer", "bundle_size", "schedule", "lr", "momentum", "weight_decay", "radius")
 """What a method may choose. All other keys but the seed make up the task."""
@@ -34,19 +38,20 @@ class Mean:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Mean | None:
-        """Over the values that are there, or None without any."""
-        known = [value for value in values if value is not None]
+        """Over the values that are numbers, or None without any."""
+        known = [value for value in values if value is not None and not math.isnan(value)]
         if not known:
             return None
         return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """All runs that differ in nothing but the seed."""
 
     config: RunConfig
-    records: tuple[Record, ...]
+    runs: pd.DataFrame
+    """In the order of their seeds."""
 
     @property
     def method(self) -> str:
@@ -54,47 +59,46 @@ class Setting:
 
     @property
     def diverged(self) -> int:
-        return sum(record.status == "diverged" for record in self.records)
+        return int((self.runs.status == "diverged").sum())
 
     @property
     def status(self) -> str:
         """Diverged if any seed did; running if none has ended yet."""
-        statuses = {record.status for record in self.records}
-        return next(status for status in ("diverged", "finished", "running") if status in statuses)
+        return next(status for status in ("diverged", "finished", "running") if (self.runs.status == status).any())
 
     @cached_property
     def accuracy(self) -> Mean | None:
         """Over the seeds that finished."""
-        return Mean.of(record.accuracy for record in self.records if record.status == "finished")
+        return Mean.of(self.runs.accuracy[self.runs.status == "finished"])
 
     @property
     def outcome(self) -> float:
         """The mean accuracy, or NaN if a seed diverged or none has finished."""
-        return self.accuracy.mean if self.accuracy and not self.diverged else float("nan")
+        return self.accuracy.mean if self.accuracy and not self.diverged else math.nan
 
-    @cached_property
-    def validation(self) -> Mean | None:
-        """The last validation accuracy, by which the best setting is chosen."""
-        return Mean.of(record.last("validation_accuracy") for record in self.records)
+    def score(self, metric: str) -> float:
+        """The mean of a measurement by which the best setting is chosen; NaN where there is none."""
+        return float(self.runs[metric].mean()) if metric in self.runs else math.nan
 
     def curve(self, key: str) -> list[Mean | None]:
         """A measurement over the epochs."""
-        series = [[number(epoch.get(key)) for epoch in record.metrics.epochs] for record in self.records]
+        series = [[number(epoch.get(key)) for epoch in history] for history in self.runs.history]
         longest = max(map(len, series), default=0)
-        return [Mean.of(values[i] for values in series if i < len(values)) for i in range(longest)]
+        return [Mean.of(x[i] for x in series if i < len(x)) for i in range(longest)]
 
+    @cached_property
     def kinds(self) -> list[Counter[str]]:
         """How many updates were of each kind, epoch by epoch, over all seeds."""
-        counts = [Counter[str]() for _ in self.curve("epoch")]
-        for record in self.records:
-            for total, epoch in zip(counts, record.metrics.epochs, strict=False):
+        counts = [Counter[str]() for _ in range(max(map(len, self.runs.history), default=0))]
+        for history in self.runs.history:
+            for total, epoch in zip(counts, history, strict=False):
                 for kind, count in (epoch.get("kinds") or {}).items():
                     total[name_kind(kind)] += int(count)
         return counts if any(counts) else []
 
 
 @dataclass(frozen=True)
-class Grid:
+class AccuracyGrid:
     """The accuracy over the learning rate and, where a second parameter was varied, over that one too."""
 
     second: str | None
@@ -112,12 +116,14 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskReport:
     """Settings that may be compared: they solve the same problem with the same budget."""
 
     parts: tuple[str, ...]
     """What it consists of, in words: data, model, loss, budget and whatever else is not as usual."""
     settings: tuple[Setting, ...]
+    select_on: str = "validation_accuracy"
+    """The measurement by which the best setting is chosen."""
 
     @property
     def name(self) -> str:
@@ -125,37 +131,45 @@ class Task:
 
     @property
     def methods(self) -> list[str]:
-        return sort_methods(setting.method for setting in self.settings)
+        return sort_labels(setting.method for setting in self.settings)
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """Of all settings, one after the other."""
+        return pd.concat([setting.runs for setting in self.settings])
 
     @property
     def metric(self) -> str:
-        metrics = {r.metric for s in self.settings for r in s.records if r.status == "finished"}
-        return (
-            "test accuracy"
-            if metrics == {"test accuracy"}
-            else "accuracy"
-            if len(metrics) > 1
-            else "validation accuracy"
-        )
+        """What the accuracy is measured on."""
+        finished = self.runs[self.runs.status == "finished"]
+        on_test = finished.test_accuracy.notna() if "test_accuracy" in finished else pd.Series(dtype=bool)
+        if on_test.any():
+            return "test accuracy" if on_test.all() else "accuracy"
+        return "validation accuracy"
 
     @cached_property
     def best(self) -> dict[str, Setting]:
-        """The setting of each method with the highest validation accuracy."""
-        return {method: choose(s for s in self.settings if s.method == method) for method in self.methods}
+        """The setting of each method with the best validation accuracy, or what else its experiment chooses by."""
+        return {
+            method: choose([s for s in self.settings if s.method == method], self.select_on) for method in self.methods
+        }
 
     @cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> AccuracyGrid:
         """Of the runs that have ended."""
         ended = [setting for setting in self.settings if setting.status != "running"]
         second = next((k for k in ("radius", "weight_decay") if len({getattr(s.config, k) for s in ended}) > 1), None)
         places: dict[str, dict[tuple[float, float | None], list[Setting]]] = {}
-        for setting in sorted(ended, key=lambda s: method_rank(s.method)):
+        for setting in sorted(ended, key=lambda s: label_rank(s.method)):
             place = (setting.config.lr, getattr(setting.config, second) if second else None)
             places.setdefault(setting.method, {}).setdefault(place, []).append(setting)
-        cells = {m: {place: choose(same) for place, same in of_method.items()} for m, of_method in places.items()}
+        cells = {
+            m: {place: choose(same, self.select_on) for place, same in of_method.items()}
+            for m, of_method in places.items()
+        }
         tried = {place for of_method in cells.values() for place in of_method}
         seconds = sorted({value for _, value in tried}, key=lambda value: (value is None, value))
-        return Grid(second, tuple(sorted({lr for lr, _ in tried})), tuple(seconds), cells)
+        return AccuracyGrid(second, tuple(sorted({lr for lr, _ in tried})), tuple(seconds), cells)
 
     @cached_property
     def usable(self) -> list[Usable]:
@@ -169,36 +183,43 @@ class Task:
         return max((s.outcome for s in self.settings if not math.isnan(s.outcome)), default=None)
 
 
-def group(records: Sequence[Record]) -> list[Task]:
-    """Sort records into tasks and settings, both by name."""
-    tasks: dict[tuple[Any, ...], dict[RunConfig, list[Record]]] = {}
-    keys = [f.name for f in fields(RunConfig) if f.name not in (*METHOD_KEYS, "seed")]
-    for record in records:
-        task = tuple(getattr(record.config, key) for key in keys)
-        tasks.setdefault(task, {}).setdefault(record.config.replace(seed=0), []).append(record)
-    found = [
-        Task(
+def group(found: Collection) -> list[TaskReport]:
+    """Sort runs into tasks and settings, both by name."""
+    tasks: dict[tuple[Any, ...], dict[RunConfig, list[str]]] = {}
+    keys = [key for key in RunConfig.model_fields if key not in (*METHOD_KEYS, "seed")]
+    runs = found.runs.sort_values("seed", kind="stable")
+    for name, config in zip(runs.index, configs_of(runs), strict=True):
+        task = tuple(config.identity[key] for key in keys)
+        tasks.setdefault(task, {}).setdefault(config.replace(seed=0), []).append(name)
+    reports = [
+        TaskReport(
             describe(next(iter(settings))),
-            tuple(
-                Setting(config, tuple(sorted(settings[config], key=lambda r: r.config.seed)))
-                for config in sorted(settings, key=_place_in_table)
-            ),
+            tuple(Setting(c, runs.loc[settings[c]]) for c in sorted(settings, key=_place_in_table)),
+            _select_on(next(iter(settings.values()))[0], found.experiments),
         )
         for settings in tasks.values()
     ]
-    return sorted(found, key=lambda task: task.parts)
+    return sorted(reports, key=lambda task: task.parts)
+
+
+def _select_on(run: str, experiments: Sequence[Experiment]) -> str:
+    """As the experiment says that a run belongs to."""
+    around = [e for e in experiments if not e.folder or run.startswith(f"{e.folder}/")]
+    return max(around, key=lambda e: len(e.folder)).select_on if around else TaskReport.select_on
 
 
 def _place_in_table(config: RunConfig) -> tuple[Any, ...]:
-    return (method_rank(config.method), config.lr, config.radius or float("inf"), config.weight_decay, config.momentum)
+    return (label_rank(config.method), config.lr, config.radius or float("inf"), config.weight_decay, config.momentum)
 
 
-def choose(settings: Iterable[Setting]) -> Setting:
-    """The one with the best validation accuracy; one that is running or diverged only where no other has finished."""
-    return max(settings, key=lambda s: (s.status == "finished", s.validation.mean if s.validation else -1.0))
+def choose(settings: Sequence[Setting], select_on: str) -> Setting:
+    """The best one; one that is running or diverged only where no other has finished."""
+    finished = [setting for setting in settings if setting.status == "finished"]
+    others = finished or settings
+    return best(others, lambda setting: setting.score(select_on), select_on) or others[0]
 
 
-def short_names(tasks: Sequence[Task]) -> list[str]:
+def short_names(tasks: Sequence[TaskReport]) -> list[str]:
     """The names of tasks without the parts that they all share."""
     shared = set.intersection(*(set(task.parts) for task in tasks)) if len(tasks) > 1 else set()
     return [", ".join(part for part in task.parts if part not in shared) for task in tasks]
@@ -215,10 +236,9 @@ def describe(config: RunConfig) -> tuple[str, ...]:
     parts.append(f"{config.epochs} epoch{'s' * (config.epochs != 1)}")
     parts.append(f"batches of {config.batch_size}")
     named = {"data", "model", "loss", "label_noise", "train_limit", "epochs", "batch_size", "seed", *METHOD_KEYS}
-    for key in fields(config):
-        value = getattr(config, key.name)
-        if key.name not in named and value != getattr(usual, key.name):
-            parts.append(f"{key.name.replace('_', ' ')} {value}")
+    for key, value in config.identity.items():
+        if key not in named and value != getattr(usual, key):
+            parts.append(f"{key.replace('_', ' ')} {value}")
     return tuple(parts)
 
 

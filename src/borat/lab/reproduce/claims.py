@@ -8,9 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from borat.lab.reproduce.run import CellResult, Result, Trial
-from borat.lab.reproduce.spec import Claim, lower_is_better
-from borat.lab.robustness import MARGIN
+import pandas as pd
+
+from borat.lab.metrics import lower_is_better
+from borat.lab.reproduce.run import CellResult, Result
+from borat.lab.reproduce.spec import Claim
+from borat.lab.robustness import best_accuracy, is_usable
+from borat.lab.store.records import curve
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,9 @@ class Verdict:
     numbers: Mapping[str, float]
     supported: bool | None
     """None where something it is about was not run."""
+
+    metric: str = ""
+    """Of the numbers; empty where they are counts."""
 
     @property
     def word(self) -> str:
@@ -42,6 +49,7 @@ def check_claims(result: Result) -> list[Verdict]:
 def check(claim: Claim, column: str, result: Result) -> Verdict:
     cells = {c.cell.method: c for c in result.cells if c.cell.column == column}
     lower = lower_is_better(claim.metric or result.spec.metric)
+    metric = "" if claim.statistic == "usable" else claim.metric or result.spec.metric
     found = (
         (name, _statistic(claim, result.spec.metric, cells[name], list(cells.values())))
         for name in claim.names
@@ -49,14 +57,14 @@ def check(claim: Claim, column: str, result: Result) -> Verdict:
     )
     numbers = {name: number for name, number in found if number is not None}
     if len(numbers) < len(claim.names):
-        return Verdict(claim, column, numbers, None)
+        return Verdict(claim, column, numbers, None, metric)
     bounds = [
         math.isfinite(numbers[name])
         and (claim.at_least is None or numbers[name] >= claim.at_least)
         and (claim.at_most is None or numbers[name] <= claim.at_most)
         for name in claim.methods
     ]
-    return Verdict(claim, column, numbers, all(bounds) and _in_order(claim, numbers, lower))
+    return Verdict(claim, column, numbers, all(bounds) and _in_order(claim, numbers, lower), metric)
 
 
 def _in_order(claim: Claim, numbers: Mapping[str, float], lower: bool) -> bool:
@@ -83,26 +91,28 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, cells: Sequence[Cell
         return _recorded(claim.metric or metric, claim.epoch, cell)
     if claim.statistic == "value":
         return cell.mean
-    trials = [t for t in cell.trials if all(getattr(t.config, key) in values for key, values in claim.where.items())]
-    if not trials:
+    runs = cell.runs
+    for key, values in claim.where.items():
+        runs = runs[runs[key].isin(values)]
+    if runs.empty:
         return None
-    values = [t.value for t in trials if t.works]
+    values = runs.value[runs.works]
     if claim.statistic == "best":
-        return (min if lower_is_better(metric) else max)(values, default=math.nan)
+        return float(values.min() if lower_is_better(metric) else values.max())
     if claim.statistic == "mean":
-        return statistics.fmean(values + [0.0] * (len(trials) - len(values)))
-    return float(len(usable_trials(trials, cells)))
+        return float(values.sum() / len(runs))
+    return float(usable_runs(runs, cells).sum())
 
 
 def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
     """The mean over the chosen runs after an epoch, or after the last."""
-    curves = [trial.curve(metric) for trial in cell.chosen if trial.works]
+    curves = [curve(history, metric) for history in cell.chosen.history[cell.chosen.works]]
     if not curves or min(map(len, curves)) < max(epoch, 1):
         return math.nan
-    return statistics.fmean(curve[epoch - 1] for curve in curves)
+    return statistics.fmean(values[epoch - 1] for values in curves)
 
 
-def usable_trials(trials: Sequence[Trial], cells: Sequence[CellResult]) -> list[Trial]:
-    """Those with an accuracy near the best of all methods, see :mod:`borat.lab.robustness`."""
-    best = max((t.value for cell in cells for t in cell.trials if t.works), default=math.inf)
-    return [t for t in trials if t.works and t.value >= best - 100.0 * MARGIN]
+def usable_runs(runs: pd.DataFrame, cells: Sequence[CellResult]) -> pd.Series:
+    """Which of the runs are near the best of all methods in the column."""
+    top = best_accuracy(value for cell in cells for value in cell.runs.value[cell.runs.works])
+    return runs.works & runs.value.map(lambda value: is_usable(value, top))

@@ -11,28 +11,29 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from borat.lab.reproduce.claims import check_claims
+from borat.lab.reproduce.claims import Verdict, check_claims
 from borat.lab.reproduce.plan import seeds_of
-from borat.lab.reproduce.run import Result, in_unit
-from borat.lab.reproduce.spec import Published, Runtime, Spec
+from borat.lab.reproduce.run import Result
+from borat.lab.reproduce.spec import Published, Spec
 from borat.lab.reproduce.tables import SECONDS, paper_row, reported_rows, runtime_table, tables
+from borat.lab.store.experiment import CheckedClaim, Experiment, Ours
 from borat.lab.store.run import describe_environment
 from borat.lab.tables import Table
-from borat.lab.timing.epochs import EpochTime
+from borat.lab.timing.epochs import EpochTime, Runtime
 from borat.lab.timing.optimizers import machine
 
 
 @dataclass(frozen=True)
-class Report:
+class ResultPage:
     """What a command shows and writes."""
 
     tables: list[Table]
     markdown: str
-    values: dict[str, Any]
-    """Of ``experiment.json``, which ``borat report`` reads."""
+    experiment: Experiment
+    """What ``borat report`` reads."""
 
 
-def report(result: Result, command: str) -> Report:
+def report(result: Result, command: str) -> ResultPage:
     """The result of training runs."""
     shown = tables(result)
     changed = "; ".join(f"{key} {text}" for key, text in changes_text(result.changes).items())
@@ -42,7 +43,7 @@ def report(result: Result, command: str) -> Report:
     if len(seeds) > 1:
         remarks.append(f"± is the standard deviation over the seeds {', '.join(map(str, seeds))}.")
     text = as_markdown(result.spec, result.scale, shown, command, timing_text(result), remarks)
-    return Report(shown, text, as_json(result))
+    return ResultPage(shown, text, as_experiment(result))
 
 
 def changes_text(changes: Mapping[str, Any]) -> dict[str, str]:
@@ -92,7 +93,7 @@ def how_chosen(spec: Spec) -> str:
 
 
 def timing_text(result: Result) -> str:
-    training = sum(trial.seconds for trial in result.runs)
+    training = float(result.runs.seconds.sum())
     # a command that continues takes less time than its runs on two cores could
     continued = ", the last of several calls" if result.seconds < training / 20 else ""
     return (
@@ -107,33 +108,32 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200.0 else f"{seconds / 3600:.1f} h"
 
 
-def as_json(result: Result) -> dict[str, Any]:
-    """What ``borat report`` shows beside the runs: our numbers as measured, the paper's as printed."""
+def as_experiment(result: Result) -> Experiment:
+    """What ``borat report`` shows beside the runs."""
     spec = result.spec
-    unit = in_unit(spec.metric, 1.0)
-    ours: dict[str, dict[str, Any]] = {method: {} for method in result.methods}
+    ours: dict[str, dict[str, Ours]] = {method: {} for method in result.methods}
     for cell in result.cells:
-        mean = None if math.isnan(cell.mean) else cell.mean / unit
-        std = None if cell.std is None else cell.std / unit
-        ours[cell.cell.method][cell.cell.column] = {"mean": mean, "std": std, "runs": len(cell.values)}
+        mean = None if math.isnan(cell.mean) else cell.mean
+        ours[cell.cell.method][cell.cell.column] = Ours(mean=mean, std=cell.std, runs=len(cell.values))
     rows = {method: paper_row(spec, method) for method in result.methods} | {row: row for row in reported_rows(spec)}
-    return {
-        "title": spec.title,
-        "source": spec.source,
-        "scale": result.scale,
-        "metric": spec.metric,
-        "columns": result.columns,
-        "paper": {name: {c: _mean(spec.paper.get(row, {}), c) for c in result.columns} for name, row in rows.items()},
-        "ours": ours,
-        "claims": [
-            {"text": v.claim.text, "column": v.column, "verdict": v.word, "numbers": _finite(v.numbers)}
-            for v in check_claims(result)
-        ],
-    }
+    return Experiment(
+        title=spec.title,
+        source=spec.source,
+        scale=result.scale,
+        metric=spec.metric,
+        select_on=spec.select_on,
+        columns=result.columns,
+        paper={name: {c: _mean(spec.paper.get(row, {}), c) for c in result.columns} for name, row in rows.items()},
+        ours=ours,
+        claims=[_checked(verdict) for verdict in check_claims(result)],
+    )
 
 
-def _finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
+def _checked(verdict: Verdict) -> CheckedClaim:
+    numbers = {name: number if math.isfinite(number) else None for name, number in verdict.numbers.items()}
+    return CheckedClaim(
+        text=verdict.claim.text, column=verdict.column, verdict=verdict.word, numbers=numbers, metric=verdict.metric
+    )
 
 
 def _mean(row: Mapping[str, Published], column: str) -> float | None:
@@ -142,25 +142,25 @@ def _mean(row: Mapping[str, Published], column: str) -> float | None:
 
 def runtime_report(
     spec: Spec, runtime: Runtime, scale: str, times: Sequence[EpochTime], seconds: float, command: str
-) -> Report:
+) -> ResultPage:
     table = runtime_table(spec, runtime, scale, times)
     remarks = [
         f"Ratios are to {runtime.reference}. {machine()}.",
         f"An epoch is {-(-runtime.examples // runtime.batch_size)} batches of {runtime.batch_size}.",
     ]
     timing = f"{duration(seconds)} for the command"
-    return Report(
-        [table], as_markdown(spec, scale, [table], command, timing, remarks), _runtime_json(spec, scale, times)
+    return ResultPage(
+        [table], as_markdown(spec, scale, [table], command, timing, remarks), _runtime_experiment(spec, scale, times)
     )
 
 
-def _runtime_json(spec: Spec, scale: str, times: Sequence[EpochTime]) -> dict[str, Any]:
-    return {
-        "title": spec.title,
-        "source": spec.source,
-        "scale": scale,
-        "metric": "seconds",
-        "columns": [SECONDS],
-        "paper": {row: {SECONDS: cells[SECONDS].mean} for row, cells in spec.paper.items()},
-        "ours": {t.name: {SECONDS: {"mean": t.seconds, "std": None, "runs": 1}} for t in times},
-    }
+def _runtime_experiment(spec: Spec, scale: str, times: Sequence[EpochTime]) -> Experiment:
+    return Experiment(
+        title=spec.title,
+        source=spec.source,
+        scale=scale,
+        metric="seconds",
+        columns=[SECONDS],
+        paper={row: {SECONDS: cells[SECONDS].mean} for row, cells in spec.paper.items()},
+        ours={t.name: {SECONDS: Ours(mean=t.seconds, runs=1)} for t in times},
+    )

@@ -8,8 +8,8 @@ from typing import Any
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
-from borat.lab.reproduce.spec import SCALES, Layer, Spec
-from borat.lab.sweeps.grid import expand
+from borat.lab.reproduce.spec import SCALES, Spec
+from borat.lab.sweeps.grid import Layer, expand
 
 
 @dataclass(frozen=True)

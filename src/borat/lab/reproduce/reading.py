@@ -21,28 +21,14 @@ scale, the mini tables come over all of these, in the same order.
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from borat.lab.files import pick, read_mapping
-from borat.lab.reproduce.spec import (
-    KEYS,
-    KINDS,
-    METRICS,
-    STATISTICS,
-    Claim,
-    Entry,
-    Layer,
-    Mini,
-    Published,
-    Runtime,
-    Spec,
-)
-
-T = TypeVar("T")
+from borat.lab.metrics import METRICS, unit
+from borat.lab.reproduce.spec import KINDS, Claim, Published, Spec, SpecTable, layer_of
+from borat.lab.timing.epochs import Runtime
 
 
 def experiments_folder() -> Path:
@@ -77,94 +63,59 @@ def read_spec(path: Path) -> Spec:
 
 
 def _spec(name: str, values: dict[str, Any]) -> Spec:
-    values = dict(values)
+    """From the tables of a file, whose columns, methods and cases mix their own keys with those of a configuration."""
+    rest = dict(values)
+    mini = dict(rest.pop("mini", {}))
     parts: dict[str, Any] = {
-        "name": name,
-        "base": _layer("base", values.pop("base", {}), values.pop("grid", {})),
-        "columns": tuple(_entry("columns", entry, ("name",)) for entry in _tables(values, "columns")),
-        "methods": tuple(
-            _entry("methods", entry, ("name", "columns", "paper")) for entry in _tables(values, "methods")
-        ),
-        "cases": tuple(_entry("cases", entry, ("columns", "methods")) for entry in _tables(values, "cases")),
-        "paper": _published(values.pop("paper", {})),
-        "claims": tuple(_claim(claim) for claim in _tables(values, "claims")),
-        "mini": _mini(values.pop("mini", {})),
+        "base": layer_of("base", rest.pop("base", {}), rest.pop("grid", {})),
+        "columns": _tables(rest, "columns", ("name",)),
+        "methods": _tables(rest, "methods", ("name", "columns", "paper")),
+        "cases": _tables(rest, "cases", ("columns", "methods")),
+        "mini": {"layer": layer_of("mini", mini.pop("base", {}), mini.pop("grid", {})), **mini},
     }
-    if "runtime" in values:
-        parts["runtime"] = _build(Runtime, "runtime", values.pop("runtime"))
-    spec = _build(Spec, "the experiment", {**values, **parts})
+    for key in mini.get("runtime", {}):
+        pick("key of mini.runtime", key, Runtime.model_fields)
+    spec = Spec(**{**rest, **parts, "name": name})
     _check(spec)
-    return spec
+    return spec if spec.kind == "runtime" else _in_shares(spec)
 
 
-def _tables(values: dict[str, Any], name: str) -> list[Mapping[str, Any]]:
+def _tables(values: dict[str, Any], name: str, own: tuple[str, ...]) -> tuple[SpecTable, ...]:
     tables = values.pop(name, [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ValueError(f"{name} must be tables [[{name}]], got {tables!r}")
-    return tables
+    return tuple(_table(name, table, own) for table in tables)
 
 
-def _build(kind: type[T], where: str, values: Mapping[str, Any]) -> T:
-    """A dataclass from a table; lists become tuples."""
-    hints = typing.get_type_hints(kind)
-    for key, value in values.items():
-        pick(f"key of {where}", key, hints)
-        for plain, accepted in ((str, str), (int, int), (float, (int, float))):
-            if hints[key] is plain and (not isinstance(value, accepted) or isinstance(value, bool)):
-                raise ValueError(f"{key} of {where} must be of type {plain.__name__}, got {value!r}")
-        if typing.get_origin(hints[key]) is tuple and not isinstance(value, list | tuple):
-            raise ValueError(f"{key} of {where} must be a list, got {value!r}")
-    try:
-        return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _layer(where: str, settings: Mapping[str, Any], grid: Mapping[str, Any]) -> Layer:
-    for key in (*settings, *grid):
-        pick(f"key of {where}", key, KEYS)
-    for key, options in grid.items():
-        if not isinstance(options, list) or not options:
-            raise ValueError(f"{where}: grid.{key} must be a list of values, got {options!r}")
-    return Layer(dict(settings), dict(grid))
-
-
-def _entry(where: str, values: Mapping[str, Any], own: tuple[str, ...]) -> Entry:
+def _table(where: str, values: Mapping[str, Any], own: tuple[str, ...]) -> SpecTable:
     where = f"{where}, {values['name']}" if "name" in values else where
     rest = {key: value for key, value in values.items() if key not in own}
     mini = dict(rest.pop("mini", {}))
     grid, mini_grid = rest.pop("grid", {}), mini.pop("grid", {})
-    found: dict[str, Any] = {key: values[key] for key in own if key in values}
-    found = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
-    return Entry(_layer(where, rest, grid), _layer(where, mini, mini_grid), **found)
+    found = {key: values[key] for key in own if key in values}
+    return SpecTable(full=layer_of(where, rest, grid), mini=layer_of(where, mini, mini_grid), **found)
 
 
-def _mini(values: Mapping[str, Any]) -> Mini:
-    rest = dict(values)
-    layer = _layer("mini", rest.pop("base", {}), rest.pop("grid", {}))
-    for key in rest.get("runtime", {}):
-        pick("key of mini.runtime", key, [f.name for f in dataclasses.fields(Runtime)])
-    return _build(Mini, "mini", {**rest, "layer": layer})
+def _in_shares(spec: Spec) -> Spec:
+    """The same with accuracies between 0 and 1 in place of percent."""
+    factor = unit(spec.metric)
+    paper = {
+        row: {column: Published(mean=p.mean / factor, std=_over(p.std, factor)) for column, p in cells.items()}
+        for row, cells in spec.paper.items()
+    }
+    return spec.model_copy(
+        update={"paper": paper, "claims": tuple(_claim_in_shares(c, spec.metric) for c in spec.claims)}
+    )
 
 
-def _published(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Published]]:
-    def number(value: Any) -> Published:
-        return _build(Published, "paper", value) if isinstance(value, dict) else Published(float(value))
+def _claim_in_shares(claim: Claim, metric: str) -> Claim:
+    factor = 1.0 if claim.statistic == "usable" else unit(claim.metric or metric)
+    bounds = {name: _over(getattr(claim, name), factor) for name in ("margin", "at_least", "at_most")}
+    return claim.model_copy(update=bounds)
 
-    return {row: {column: number(value) for column, value in cells.items()} for row, cells in rows.items()}
 
-
-def _claim(values: Mapping[str, Any]) -> Claim:
-    order = tuple((group,) if isinstance(group, str) else tuple(group) for group in values.get("order", []))
-    claim = _build(Claim, "claims", {**values, "order": order})
-    pick("statistic", claim.statistic, STATISTICS)
-    if claim.metric:
-        pick("metric", claim.metric, METRICS)
-    if claim.epoch < 0 or ((claim.epoch or claim.metric) and claim.statistic != "value"):
-        raise ValueError(f"the claim {claim.text!r} needs the statistic value and an epoch from 1 on")
-    if not (len(order) > 1 or (claim.methods and (claim.at_least is not None or claim.at_most is not None))):
-        raise ValueError(f"the claim {claim.text!r} needs an order, or methods and a bound")
-    return claim
+def _over(value: float | None, factor: float) -> float | None:
+    return None if value is None else value / factor
 
 
 def _check(spec: Spec) -> None:
@@ -176,22 +127,22 @@ def _check(spec: Spec) -> None:
         raise ValueError("the kind runtime and the table [runtime] belong together")
     if not spec.seeds:
         raise ValueError("seeds must have at least one number")
-    methods, columns = [entry.name for entry in spec.methods], [entry.name for entry in spec.columns]
+    methods, columns = [table.name for table in spec.methods], [table.name for table in spec.columns]
     for name in (*methods, *columns):
         if not name or "," in name:
             raise ValueError(f"methods and columns need names without commas, got {name!r}")
-    for entry in (*spec.methods, *spec.cases):
-        for column in entry.columns:
+    for table in (*spec.methods, *spec.cases):
+        for column in table.columns:
             pick("column", column, columns)
-        for method in entry.methods:
+        for method in table.methods:
             pick("method", method, methods)
     for name in (*spec.mini.methods, *(name for claim in spec.claims for name in claim.names)):
         pick("method", name, methods)
     for name in (*spec.mini.columns, *(name for claim in spec.claims for name in claim.columns)):
         pick("column", name, columns)
-    for entry in spec.methods:
-        if entry.paper:
-            pick("row of the paper", entry.paper, spec.paper)
+    for table in spec.methods:
+        if table.paper:
+            pick("row of the paper", table.paper, spec.paper)
     for row in spec.paper.values():
         for name in row:
             pick("column of the paper", name, columns)

@@ -9,79 +9,64 @@ the best epoch instead of the last.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from borat.lab import data
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
+from borat.lab.metrics import METRICS, best
 from borat.lab.reproduce.plan import Cell, plan, seeds_of
-from borat.lab.reproduce.spec import Spec, lower_is_better
-from borat.lab.store.run import Run
+from borat.lab.reproduce.spec import Spec
+from borat.lab.store.records import as_table
+from borat.lab.store.run import Metrics, Run
 from borat.lab.sweeps.engines.base import Engine
-from borat.lab.sweeps.jobs import Outcome
 from borat.lab.sweeps.progress import Watch
 from borat.lab.sweeps.sweep import run_configs
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One run; numbers are in the paper's unit, and NaN where the run has none."""
-
-    config: RunConfig
-    status: str
-    """One of finished, diverged, failed."""
-    score: float
-    """What the choice looks at."""
-    value: float
-    """What the table shows."""
-    seconds: float = 0.0
-    """Of training."""
-    epochs: tuple[Mapping[str, Any], ...] = ()
-    """The records of all epochs."""
-    error: str = ""
-
-    @property
-    def works(self) -> bool:
-        return self.status == "finished" and math.isfinite(self.value) and math.isfinite(self.score)
-
-    def curve(self, metric: str) -> list[float]:
-        """A measurement after each epoch, where it is made then."""
-        return [in_unit(metric, epoch[metric]) for epoch in self.epochs if metric in epoch]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CellResult:
-    """What a cell came to."""
+    """What a cell came to, as tables of :func:`borat.lab.read_runs` with four columns more.
+
+    These are ``value``, what the table shows; ``score``, what the choice looks at; ``works``, whether the run finished
+    and has both; and ``error``, the traceback of a run whose status is failed. Runs are called by their digests.
+    """
 
     cell: Cell
-    trials: tuple[Trial, ...]
-    """All configurations."""
-    chosen: tuple[Trial, ...] = ()
+    runs: pd.DataFrame
+    """All configurations, in order."""
+    chosen: pd.DataFrame
     """The best configuration with each seed; empty if none worked."""
 
     @property
-    def values(self) -> list[float]:
-        return [trial.value for trial in self.chosen if trial.works]
+    def config(self) -> RunConfig | None:
+        """The chosen configuration with the first seed."""
+        return next((c for c in self.cell.configs if c.digest in self.chosen.index), None)
+
+    @property
+    def values(self) -> pd.Series:
+        return self.chosen.value[self.chosen.works]
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.values) if self.values else math.nan
+        return float(self.values.mean())
 
     @property
     def std(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        return float(self.values.std()) if len(self.values) > 1 else None
 
     @property
     def status(self) -> str:
         """Finished if there is a number, else what became of the runs."""
-        if self.values:
+        if len(self.values):
             return "finished"
-        return "failed" if any(trial.status == "failed" for trial in self.trials) else "diverged"
+        return "failed" if (self.runs.status == "failed").any() else "diverged"
 
 
 @dataclass(frozen=True)
@@ -108,10 +93,10 @@ class Result:
         return list(dict.fromkeys(result.cell.column for result in self.cells))
 
     @property
-    def runs(self) -> list[Trial]:
+    def runs(self) -> pd.DataFrame:
         """Every run once."""
-        trials = (trial for cell in self.cells for trial in (*cell.trials, *cell.chosen))
-        return list({trial.config: trial for trial in trials}.values())
+        every = pd.concat([table for cell in self.cells for table in (cell.runs, cell.chosen)])
+        return every[~every.index.duplicated()]
 
 
 def reproduce(
@@ -131,23 +116,48 @@ def reproduce(
     cells = plan(spec, scale, methods=methods, columns=columns, changes=changes)
     check_data(cells, data_dir)
 
-    def run(configs: Sequence[RunConfig]) -> dict[RunConfig, Trial]:
-        outcomes = run_configs(list(dict.fromkeys(configs)), folder, data_dir=data_dir, engine=engine, watch=watch)
-        return {outcome.config: read_trial(outcome, spec.metric, spec.select_on) for outcome in outcomes}
+    def run(configs: Sequence[RunConfig]) -> pd.DataFrame:
+        unique = list(dict.fromkeys(configs))
+        outcomes = run_configs(unique, folder, data_dir=data_dir, engine=engine, watch=watch)
+        return read_results(spec, folder, unique, [outcome.error for outcome in outcomes])
 
     others = seeds_of(spec, scale, changes)[1:]
-    trials = run([config for cell in cells for config in cell.configs])
-    wanted = {cell: choose(spec, cell, trials) for cell in cells}
-    trials |= run([config.replace(seed=seed) for configs in wanted.values() for config in configs for seed in others])
-    results = [
-        CellResult(
-            cell,
-            tuple(trials[config] for config in cell.configs),
-            tuple(trials[config.replace(seed=seed)] for config in wanted[cell] for seed in (config.seed, *others)),
-        )
-        for cell in cells
-    ]
+    runs = run([config for cell in cells for config in cell.configs])
+    wanted = {cell: choose(spec, cell, runs) for cell in cells}
+    repeated = [c.replace(seed=seed) for configs in wanted.values() for c in configs for seed in others]
+    if repeated:
+        runs = pd.concat([runs, run(repeated)])
+    results = []
+    for cell in cells:
+        chosen = [config.replace(seed=seed) for config in wanted[cell] for seed in (config.seed, *others)]
+        results.append(CellResult(cell, _rows(runs, cell.configs), _rows(runs, chosen)))
     return Result(spec, scale, tuple(results), dict(changes or {}), time.perf_counter() - start)
+
+
+def read_results(
+    spec: Spec, folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """What runs measured, and how an experiment looks at it; ``errors`` has the tracebacks of those that failed."""
+    told = errors or [""] * len(configs)
+    runs = as_table(
+        (config.digest, config, Metrics("failed") if error else Run(folder / config.digest).metrics)
+        for config, error in zip(configs, told, strict=True)
+    )
+    return judged(runs.assign(error=list(told)), spec.metric, spec.select_on)
+
+
+def judged(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
+    """The table with the columns ``value``, ``score`` and ``works``."""
+    for name in (metric, select_on):
+        if name not in runs and not (runs.status == "failed").all():
+            pick("measurement", name, [known for known in METRICS if known in runs])
+    value, score = (runs.get(name, math.nan) for name in (metric, select_on))
+    runs = runs.assign(value=value, score=score)
+    return runs.assign(works=(runs.status == "finished") & runs.value.notna() & runs.score.notna())
+
+
+def _rows(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+    return runs.loc[[config.digest for config in configs]]
 
 
 def missing_runs(spec: Spec, scale: str, folder: Path, **chosen: Any) -> list[RunConfig]:
@@ -156,8 +166,8 @@ def missing_runs(spec: Spec, scale: str, folder: Path, **chosen: Any) -> list[Ru
     configs = [config for cell in cells for config in cell.configs]
     if missing := [config for config in dict.fromkeys(configs) if not _is_done(folder, config)]:
         return missing
-    trials = {config: read_run(config, folder / config.digest, spec.metric, spec.select_on) for config in configs}
-    repeated = [config for cell in cells for config in choose(spec, cell, trials)]
+    runs = read_results(spec, folder, list(dict.fromkeys(configs)))
+    repeated = [config for cell in cells for config in choose(spec, cell, runs)]
     seeds = seeds_of(spec, scale, chosen.get("changes"))[1:]
     return [c for config in repeated for seed in seeds if not _is_done(folder, c := config.replace(seed=seed))]
 
@@ -173,37 +183,8 @@ def check_data(cells: Sequence[Cell], data_dir: Path | None) -> None:
         data.load(name, data_dir=data_dir, train_split=train_split, glove=glove)
 
 
-def read_trial(outcome: Outcome, metric: str, select_on: str) -> Trial:
-    if outcome.status == "failed":
-        return Trial(outcome.config, "failed", math.nan, math.nan, error=outcome.error)
-    return read_run(outcome.config, outcome.folder, metric, select_on)
-
-
-def read_run(config: RunConfig, folder: Path, metric: str, select_on: str) -> Trial:
-    """What a run measured, from its folder."""
-    metrics = Run(folder).metrics
-    last = {**metrics.epochs[-1], **metrics.result}
-    for name in (metric, select_on):
-        pick("measurement", name, last)
-    return Trial(
-        config,
-        metrics.status,
-        score=in_unit(select_on, last[select_on]),
-        value=in_unit(metric, last[metric]),
-        seconds=sum(epoch["seconds"] for epoch in metrics.epochs),
-        epochs=tuple(metrics.epochs),
-    )
-
-
-def in_unit(metric: str, value: float) -> float:
-    """Accuracies in percent, as in the paper."""
-    return 100.0 * value if metric.endswith("_accuracy") else value
-
-
-def choose(spec: Spec, cell: Cell, trials: Mapping[RunConfig, Trial]) -> list[RunConfig]:
+def choose(spec: Spec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
     """The best configuration, if any works."""
-    working = [trials[config] for config in cell.configs if trials[config].works]
-    if not working:
-        return []
-    sign = -1.0 if lower_is_better(spec.select_on) else 1.0
-    return [max(working, key=lambda trial: sign * trial.score).config]
+    working = [config for config in cell.configs if runs.works[config.digest]]
+    chosen = best(working, lambda config: float(runs.score[config.digest]), spec.select_on)
+    return [] if chosen is None else [chosen]

@@ -1,46 +1,36 @@
-"""What an experiment is: methods and columns, configurations at both scales, the paper's numbers and claims."""
+"""What an experiment is: methods and columns, configurations at both scales, the paper's numbers and claims.
+
+Inside, accuracies are between 0 and 1; in the files they are in percent, as the paper prints them.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, model_validator
 
 from borat.lab.config import RunConfig
+from borat.lab.files import pick
+from borat.lab.metrics import METRICS
+from borat.lab.settings import Listed, Settings
+from borat.lab.sweeps.grid import Layer
+from borat.lab.timing.epochs import Runtime
 
 KINDS = ("table", "grid", "curves", "runtime")
 SCALES = ("full", "mini")
 STATISTICS = ("value", "best", "mean", "usable")
-METRICS = tuple(
-    f"{split}_{name}" for split in ("train", "validation", "test") for name in ("accuracy", "loss", "top5_accuracy")
-)
-KEYS = tuple(f.name for f in dataclasses.fields(RunConfig))
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Keys of a configuration, and keys with several values to try."""
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-
-    def under(self, other: Layer) -> Layer:
-        """This layer with another one over it."""
-        kept = {key: values for key, values in self.grid.items() if key not in other.settings}
-        return Layer({**self.settings, **other.settings}, {**kept, **other.grid})
-
-
-@dataclass(frozen=True)
-class Entry:
+class SpecTable(Settings):
     """A column, a method or a case: what it is called or where it applies, and what it sets."""
 
     full: Layer
     mini: Layer
     name: str = ""
-    columns: tuple[str, ...] = ()
+    columns: Listed[str] = ()
     """Those it is in; all if empty."""
-    methods: tuple[str, ...] = ()
+    methods: Listed[str] = ()
     paper: str = ""
     """The row of the paper's table that a method is compared with."""
 
@@ -48,16 +38,19 @@ class Entry:
         return (not self.columns or column in self.columns) and (not self.methods or method in self.methods)
 
 
-@dataclass(frozen=True)
-class Published:
-    """A number of the paper, in its unit: accuracies in percent."""
+class Published(Settings):
+    """A number of the paper."""
 
     mean: float
     std: float | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        return value if isinstance(value, dict | cls) else {"mean": value}
 
-@dataclass(frozen=True)
-class Claim:
+
+class Claim(Settings):
     """A sentence of the paper about its results, in a form that can be checked.
 
     The ``statistic`` of a method is its ``value`` in the table; in a grid it is the ``best`` or the ``mean`` over the
@@ -65,8 +58,8 @@ class Claim:
     values of these keys only. In a mean of accuracies, a run that diverged counts as 0.
 
     Each group of methods in ``order`` must be at least as good as the next, that is its worst as the other's best, by
-    ``margin`` (accuracies in percentage points) or ``factor``; without these, the first must be better than the last.
-    Or each method must reach ``at_least`` or ``at_most``.
+    ``margin`` or ``factor``; without these, the first must be better than the last. Or each method must reach
+    ``at_least`` or ``at_most``.
 
     A claim about another ``metric`` than the table's, or about an earlier ``epoch`` than the last, takes the value from
     the record of that epoch, counted from 1.
@@ -74,10 +67,10 @@ class Claim:
 
     text: str
     statistic: str = "value"
-    order: tuple[tuple[str, ...], ...] = ()
-    methods: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    where: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    order: Listed[Listed[str]] = ()
+    methods: Listed[str] = ()
+    columns: Listed[str] = ()
+    where: dict[str, list[Any]] = Field(default_factory=dict)
     margin: float = 0.0
     factor: float = 1.0
     at_least: float | None = None
@@ -87,42 +80,44 @@ class Claim:
     metric: str = ""
     epoch: int = 0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _groups(cls, values: Any) -> Any:
+        """A method alone is a group, too."""
+        if not isinstance(values, dict) or not isinstance(values.get("order", ()), list | tuple):
+            return values
+        groups = [(group,) if isinstance(group, str) else group for group in values.get("order", ())]
+        return {**values, "order": groups}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        pick("statistic", self.statistic, STATISTICS)
+        if self.metric:
+            pick("metric", self.metric, METRICS)
+        if self.epoch < 0 or ((self.epoch or self.metric) and self.statistic != "value"):
+            raise ValueError(f"the claim {self.text!r} needs the statistic value and an epoch from 1 on")
+        bounded = self.methods and (self.at_least is not None or self.at_most is not None)
+        if not (len(self.order) > 1 or bounded):
+            raise ValueError(f"the claim {self.text!r} needs an order, or methods and a bound")
+        return self
+
     @property
     def names(self) -> tuple[str, ...]:
         return self.methods + tuple(name for group in self.order for name in group)
 
 
-@dataclass(frozen=True)
-class Runtime:
-    """A model and a batch to time. ``rounds`` is how often each bundle size takes its turn."""
-
-    model: str
-    input_shape: tuple[int, ...]
-    classes: int
-    batch_size: int
-    examples: int
-    """Of an epoch."""
-    bundle_sizes: tuple[int, ...]
-    reference: str
-    """The row that the ratios are to."""
-    loss: str = "ce"
-    rounds: int = 15
-
-
-@dataclass(frozen=True)
-class Mini:
+class Mini(Settings):
     """What the mini scale changes."""
 
     layer: Layer = Layer()
-    methods: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-    differences: tuple[str, ...] = ()
-    runtime: Mapping[str, Any] = field(default_factory=dict)
+    methods: Listed[str] = ()
+    columns: Listed[str] = ()
+    seeds: Listed[int] = ()
+    differences: Listed[str] = ()
+    runtime: dict[str, Any] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(Settings):
     """One experiment."""
 
     name: str
@@ -132,17 +127,17 @@ class Spec:
     kind: str
     protocol: str
     needs: str = ""
-    notes: tuple[str, ...] = ()
+    notes: Listed[str] = ()
     metric: str = "test_accuracy"
     select_on: str = "validation_accuracy"
-    seeds: tuple[int, ...] = (0,)
+    seeds: Listed[int] = (0,)
     base: Layer = Layer()
-    columns: tuple[Entry, ...] = ()
-    methods: tuple[Entry, ...] = ()
-    cases: tuple[Entry, ...] = ()
-    paper: Mapping[str, Mapping[str, Published]] = field(default_factory=dict)
-    marks: Mapping[str, str] = field(default_factory=dict)
-    claims: tuple[Claim, ...] = ()
+    columns: Listed[SpecTable] = ()
+    methods: Listed[SpecTable] = ()
+    cases: Listed[SpecTable] = ()
+    paper: dict[str, dict[str, Published]] = Field(default_factory=dict)
+    marks: dict[str, str] = Field(default_factory=dict)
+    claims: Listed[Claim] = ()
     mini: Mini = Mini()
     runtime: Runtime | None = None
 
@@ -157,23 +152,29 @@ class Spec:
 
     def runtime_at(self, scale: str) -> Runtime | None:
         changes = self.mini.runtime if scale == "mini" else {}
-        return dataclasses.replace(self.runtime, **changes) if self.runtime else None
+        return Runtime(**{**self.runtime.model_dump(), **changes}) if self.runtime else None
 
     def layer(self, scale: str, method: str, column: str) -> Layer | None:
         """What a method does in a column, or None where it is not in it."""
-        entries = [entry for entry in self.columns if entry.name == column]
-        own = [entry for entry in self.methods if entry.name == method and entry.covers(method, column)]
+        tables = [table for table in self.columns if table.name == column]
+        own = [table for table in self.methods if table.name == method and table.covers(method, column)]
         if not own:
             return None
-        entries += own + [case for case in self.cases if case.covers(method, column)]
-        layers = [entry.full for entry in entries]
+        tables += own + [case for case in self.cases if case.covers(method, column)]
+        layers = [table.full for table in tables]
         if scale == "mini":
-            layers += [self.mini.layer, *(entry.mini for entry in entries)]
+            layers += [self.mini.layer, *(table.mini for table in tables)]
         layer = self.base
         for upper in layers:
             layer = layer.under(upper)
         return layer
 
 
-def lower_is_better(metric: str) -> bool:
-    return metric.endswith("_loss")
+def layer_of(where: str, settings: Mapping[str, Any], grid: Mapping[str, Any]) -> Layer:
+    """Keys of a configuration and lists of values, checked."""
+    for key in (*settings, *grid):
+        pick(f"key of {where}", key, RunConfig.model_fields)
+    for key, options in grid.items():
+        if not isinstance(options, list) or not options:
+            raise ValueError(f"{where}: grid.{key} must be a list of values, got {options!r}")
+    return Layer(dict(settings), dict(grid))

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 
 from borat.lab.config import RunConfig
-from borat.lab.reproduce.claims import Verdict, check_claims, usable_trials
-from borat.lab.reproduce.run import CellResult, Result, Trial
-from borat.lab.reproduce.spec import Published, Runtime, Spec
+from borat.lab.metrics import metric_text, unit, value_text
+from borat.lab.reproduce.claims import Verdict, check_claims, usable_runs
+from borat.lab.reproduce.run import CellResult, Result
+from borat.lab.reproduce.spec import Published, Spec
+from borat.lab.store.records import curve
 from borat.lab.tables import Table
-from borat.lab.timing.epochs import EpochTime
+from borat.lab.timing.epochs import EpochTime, Runtime
 
 DASH = "-"
 SECONDS = "seconds an epoch"
@@ -41,10 +43,12 @@ def _comparison(result: Result) -> Table:
         row = paper_row(spec, method)
         cells = [(result.cell(method, column), spec.paper.get(row, {}).get(column)) for column in columns]
         label = method if row == method or row not in spec.paper else f"{method} ({row})"
-        texts = [(ours_text(spec, ours), paper_text(paper))[: 1 + bool(spec.paper)] for ours, paper in cells]
+        texts = [
+            (ours_text(spec, ours), paper_text(spec.metric, paper))[: 1 + bool(spec.paper)] for ours, paper in cells
+        ]
         rows.append((label, *(text for pair in texts for text in pair)))
     for row in reported_rows(spec):
-        rows.append((row, *(text for c in columns for text in (DASH, paper_text(spec.paper[row].get(c))))))
+        rows.append((row, *(text for c in columns for text in (DASH, paper_text(spec.metric, spec.paper[row].get(c))))))
     return Table(f"{heading(spec, result.scale)}: {metric_text(spec.metric)}", tuple(head), rows)
 
 
@@ -69,22 +73,12 @@ def ours_text(spec: Spec, cell: CellResult | None) -> str:
     return number + spread + (f" ({lost} of {len(cell.chosen)} seeds diverged)" if lost else "")
 
 
-def paper_text(published: Published | None) -> str:
+def paper_text(metric: str, published: Published | None) -> str:
+    """As it is printed there."""
     if published is None:
         return DASH
-    return f"{published.mean:g}" + (f" ± {published.std:g}" if published.std is not None else "")
-
-
-def metric_text(metric: str) -> str:
-    if metric == "train_loss":
-        return "training objective"
-    return metric.replace("_", " ") + (", %" if metric.endswith("_accuracy") else "")
-
-
-def value_text(metric: str, value: float, spread: bool = False) -> str:
-    if metric.endswith("_accuracy"):
-        return f"{value:.2f}" if spread else f"{value:.1f}"
-    return f"{value:.3g}"
+    factor = unit(metric)
+    return f"{factor * published.mean:g}" + (f" ± {factor * published.std:g}" if published.std is not None else "")
 
 
 def _choices(result: Result) -> Table:
@@ -92,10 +86,12 @@ def _choices(result: Result) -> Table:
     rows: list[tuple[str, ...]] = []
     for cell in result.cells:
         names = dict.fromkeys((*cell.cell.varied, "lr", "radius", "weight_decay", "batch_size"))
-        chosen = settings_text(cell.chosen[0].config, names) if cell.chosen else DASH
-        score = value_text(result.spec.select_on, cell.chosen[0].score) if cell.chosen else DASH
-        diverged = sum(not trial.works for trial in cell.trials)
-        rows.append((cell.cell.method, cell.cell.column, chosen, score, str(len(cell.trials)), str(diverged)))
+        chosen, score = DASH, DASH
+        if cell.config is not None:
+            chosen = settings_text(cell.config, names)
+            score = value_text(result.spec.select_on, cell.chosen.score.iloc[0])
+        lost = len(cell.runs) - cell.runs.works.sum()
+        rows.append((cell.cell.method, cell.cell.column, chosen, score, str(len(cell.runs)), str(lost)))
     on = result.spec.select_on.replace("_", " ")
     return Table("Chosen configurations", ("method", "column", "chosen", on, "tried", "diverged or failed"), rows)
 
@@ -108,41 +104,35 @@ def settings_text(config: RunConfig, names: Iterable[str]) -> str:
 
 def _grid(result: Result) -> Table:
     """Every cell of the grid: learning rates from left to right, everything else from top to bottom."""
-    trials = [trial for cell in result.cells for trial in cell.trials]
-    rates = sorted({trial.config.lr for trial in trials})
+    rates = sorted({config.lr for cell in result.cells for config in cell.cell.configs})
     rows: list[tuple[str, ...]] = []
     for cell in result.cells:
         names = [name for name in cell.cell.varied if name != "lr"]
-        lines: dict[str, dict[float, Trial]] = {}
-        for trial in cell.trials:
-            lines.setdefault(settings_text(trial.config, names), {})[trial.config.lr] = trial
+        lines: dict[str, dict[float, str]] = {}
+        for config, run in zip(cell.cell.configs, cell.runs.itertuples(), strict=True):
+            text = value_text(result.spec.metric, run.value) if run.works else run.status
+            lines.setdefault(settings_text(config, names), {})[config.lr] = text
         for settings, line in lines.items():
-            found = (line.get(lr) for lr in rates)
-            texts = [DASH if t is None else trial_text(result.spec, t) for t in found]
-            rows.append((cell.cell.method, settings or DASH, *texts))
+            rows.append((cell.cell.method, settings or DASH, *(line.get(lr, DASH) for lr in rates)))
     head = ("method", "settings", *(f"lr {lr:g}" for lr in rates))
     return Table(f"{heading(result.spec, result.scale)}: {metric_text(result.spec.metric)}", head, rows)
 
 
-def trial_text(spec: Spec, trial: Trial) -> str:
-    return value_text(spec.metric, trial.value) if trial.works else trial.status
-
-
 def _summary(result: Result) -> Table:
+    metric = result.spec.metric
     rows: list[tuple[str, ...]] = []
     for column in result.columns:
         cells = [cell for cell in result.cells if cell.cell.column == column]
         for cell in cells:
-            works = [trial.value for trial in cell.trials if trial.works]
-            usable = usable_trials(cell.trials, cells)
-            rates = sorted({trial.config.lr for trial in usable})
+            works = cell.runs.value[cell.runs.works]
+            usable = cell.runs[usable_runs(cell.runs, cells)]
             rows.append((
                 cell.cell.method,
-                value_text(result.spec.metric, max(works)) if works else DASH,
-                value_text(result.spec.metric, sum(works) / len(cell.trials)),
-                f"{len(usable)} of {len(cell.trials)}",
-                ", ".join(f"{lr:g}" for lr in rates) or DASH,
-                str(len(cell.trials) - len(works)),
+                value_text(metric, works.max()) if len(works) else DASH,
+                value_text(metric, works.sum() / len(cell.runs)),
+                f"{len(usable)} of {len(cell.runs)}",
+                ", ".join(f"{lr:g}" for lr in sorted(set(usable.lr))) or DASH,
+                str(len(cell.runs) - len(works)),
             ))  # fmt: skip
     head = ("method", "best", "mean (diverged as 0)", "usable cells", "usable learning rates", "diverged")
     return Table("Robustness", head, rows)
@@ -152,9 +142,9 @@ def _curves(result: Result) -> Table:
     """The chosen runs' value along the way."""
     rows: list[tuple[str, ...]] = []
     for cell in result.cells:
-        curve = cell.chosen[0].curve(result.spec.metric) if cell.chosen else []
-        places = [max(math.ceil(len(curve) * part / 4) - 1, 0) for part in (1, 2, 3, 4)]
-        texts = [value_text(result.spec.metric, curve[place]) if curve else DASH for place in places]
+        values = curve(cell.chosen.history.iloc[0], result.spec.metric) if len(cell.chosen) else []
+        places = [max(math.ceil(len(values) * part / 4) - 1, 0) for part in (1, 2, 3, 4)]
+        texts = [value_text(result.spec.metric, values[place]) if values else DASH for place in places]
         rows.append((cell.cell.method, cell.cell.column, *texts))
     head = ("method", "column", *(f"after {part} of the budget" for part in ("1/4", "1/2", "3/4", "all")))
     return Table(f"{metric_text(result.spec.metric).capitalize()} over the epochs", head, rows)
@@ -165,7 +155,8 @@ def _claims(verdicts: Sequence[Verdict]) -> Table:
     rows: list[tuple[str, ...]] = []
     for verdict in verdicts:
         place = (verdict.column,) if len(columns) > 1 else ()
-        numbers = ", ".join(f"{name} {number:.3g}" for name, number in verdict.numbers.items())
+        factor = unit(verdict.metric)
+        numbers = ", ".join(f"{name} {factor * number:.3g}" for name, number in verdict.numbers.items())
         rows.append((verdict.claim.text, *place, verdict.word, numbers))
     return Table("What the paper says", ("claim", *(["column"] if len(columns) > 1 else []), "here", "numbers"), rows)
 

@@ -1,85 +1,101 @@
-"""From the store to records: every run that can be read, and a note on everything that cannot."""
+"""Runs as a table: every run below a folder that can be read, and a note on everything that cannot."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import textwrap
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from borat.lab.config import RunConfig
+from borat.lab.metrics import METRICS
+from borat.lab.store.experiment import NAME, Experiment
 from borat.lab.store.run import Metrics, Run, find_runs
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 STATUSES = ("finished", "diverged", "running")
+ALWAYS = ("train_loss", "validation_accuracy", "accuracy")
+"""Measurements that the table has even if no run has them."""
 NAMED = 3
 """How many of the folders with the same problem a note names."""
 LONGEST_REASON = 100
 
 
-@dataclass(frozen=True)
-class Record:
-    """One run as it was found."""
+def read_runs(folder: str | Path, names: Iterable[str] | None = None) -> pd.DataFrame:
+    """The runs below a folder, one row for each, in the order of their names.
 
-    name: str
-    """Its folder, seen from the folder of the report."""
-    config: RunConfig
-    metrics: Metrics
+    Args:
+        folder: where the runs are, at any depth.
+        names: of the only runs to read, as the index has them; all of them must be there. Without it, what cannot be
+            read is left out with a warning, and so are copies of a run.
 
-    @property
-    def status(self) -> str:
-        return self.metrics.status
+    Returns:
+        a table. Its index ``run`` is a run's folder, seen from ``folder``. Its columns are ``method``, as figures call
+        it; every key of :class:`~borat.lab.config.RunConfig`, where no radius is NaN; ``status``, one of finished,
+        diverged and running; ``epochs_done`` and ``seconds`` of training; what was measured after the last epoch and at
+        the end, such as ``train_loss`` and ``test_accuracy``, accuracies between 0 and 1; ``accuracy``, that of the
+        test split or, where there is none, of the validation split, once the run has ended; and ``history``, the
+        records of its epochs.
 
-    @property
-    def accuracy(self) -> float | None:
-        """On the test split, or on the validation split where there is none; None before the end of the run."""
-        result = self.metrics.result
-        return number(result.get("test_accuracy", result.get("validation_accuracy")))
-
-    @property
-    def metric(self) -> str:
-        return "test accuracy" if "test_accuracy" in self.metrics.result else "validation accuracy"
-
-    def last(self, key: str) -> float | None:
-        """A measurement of the last epoch."""
-        return number(self.metrics.epochs[-1].get(key)) if self.metrics.epochs else None
-
-    @property
-    def seconds(self) -> float:
-        return sum(number(epoch.get("seconds")) or 0.0 for epoch in self.metrics.epochs)
+    Example:
+        ``runs[runs.status == "finished"].groupby(["method", "lr"]).test_accuracy.agg(["mean", "std"])`` has the mean
+        and the spread over everything else, such as seeds.
+    """
+    folder = Path(folder)
+    if names is not None:
+        return as_table((name, (run := Run(folder / name)).config, _checked(run)) for name in names)
+    found = collect(folder)
+    for note in found.notes:
+        warnings.warn(note, stacklevel=2)
+    return found.runs
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """What ``borat reproduce`` left beside its runs: a table of the paper and ours."""
+def as_table(records: Iterable[tuple[str, RunConfig, Metrics]]) -> pd.DataFrame:
+    """One row for each run: its name, its configuration and what it measured."""
+    import pandas as pd  # slow to import, and not needed to train
 
-    folder: str
-    """Seen from the folder of the report; empty for that folder itself."""
-    title: str
-    source: str
-    scale: str
-    metric: str
-    columns: list[str]
-    paper: dict[str, dict[str, Any]]
-    """Method, then column; as it is printed there, accuracies in per cent."""
-    ours: dict[str, dict[str, Any]]
-    """Method, then column: mean, std and number of runs; accuracies between 0 and 1."""
-    heatmap: dict[str, dict[str, Any]]
-    """The paper's accuracies in per cent: method, then ``"<lr>|<radius>"``."""
-    claims: list[dict[str, Any]]
-    """What the paper says, and whether these runs support it: text, column, verdict, numbers."""
+    rows = [_row(*record) for record in records]
+    measured = [name for name in METRICS if name in ALWAYS or any(name in row for row in rows)]
+    columns = ["run", "method", *RunConfig.model_fields, "status", "epochs_done", "seconds", *measured, "accuracy"]
+    table = pd.DataFrame(rows, columns=[*columns, "history"]).set_index("run")
+    numbers = dict.fromkeys([*measured, "accuracy", "radius", "seconds"], float)
+    return table.astype({**numbers, "train_limit": "Int64"})
 
 
-@dataclass
-class Collection:
-    """All that a report is made from."""
+def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:
+    last = metrics.epochs[-1] if metrics.epochs else {}
+    found = {key: number(value) for key, value in {**last, **metrics.result}.items() if key in METRICS}
+    ended = metrics.result.get("test_accuracy", metrics.result.get("validation_accuracy"))
+    return {
+        "run": name,
+        "method": config.method,
+        **config.as_dict(),
+        "status": metrics.status,
+        "epochs_done": len(metrics.epochs),
+        "seconds": sum(number(epoch.get("seconds")) or 0.0 for epoch in metrics.epochs),
+        **found,
+        "accuracy": number(ended),
+        "history": metrics.epochs,
+    }
 
-    records: list[Record] = field(default_factory=list)
-    experiments: list[Experiment] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+
+def configs_of(runs: pd.DataFrame) -> list[RunConfig]:
+    """The configuration of each row."""
+    import pandas as pd
+
+    rows = runs[list(RunConfig.model_fields)].astype(object).to_dict("records")
+    return [RunConfig.from_mapping({key: None if pd.isna(x) else x for key, x in row.items()}) for row in rows]
+
+
+def curve(history: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
+    """A measurement after each epoch, where it is made then."""
+    return [float(epoch[metric]) for epoch in history if epoch.get(metric) is not None]
 
 
 def number(value: Any) -> float | None:
@@ -89,11 +105,20 @@ def number(value: Any) -> float | None:
     return float(value)
 
 
+@dataclass
+class Collection:
+    """All that a report is made from."""
+
+    runs: pd.DataFrame
+    experiments: list[Experiment] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
 def collect(folder: Path) -> Collection:
     """Read every run and every table of results below a folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder" if folder.exists() else f"the folder {folder} does not exist")
-    found = Collection()
+    records: list[tuple[str, RunConfig, Metrics]] = []
     problems: dict[str, list[tuple[str, str]]] = {}
     for run in find_runs(folder):
         name = _seen_from(folder, run.path)
@@ -103,23 +128,27 @@ def collect(folder: Path) -> Collection:
             problems.setdefault("holds no run of borat, skipped", []).append((name, _reason(error, run.path)))
             continue
         try:
-            found.records.append(Record(name, config, _checked(run)))
+            records.append((name, config, _checked(run)))
         except (ValueError, TypeError) as error:
             problems.setdefault("cannot be read in full, skipped", []).append((name, _reason(error, run.path)))
-    found.records, copies = _without_copies(found.records)
+    kept, copies = _without_copies(records)
     if copies:
         problems["repeats a run that is shown, skipped"] = [(name, "") for name in copies]
-    for path in sorted(folder.rglob("experiment.json")):
-        try:
-            found.experiments.append(_read_experiment(path, folder))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            name = _seen_from(folder, path.parent)
-            reason = _reason(error, path.parent)
-            problems.setdefault("has an experiment.json that cannot be read", []).append((name, reason))
-    early = [(record.name, "") for record in found.records if not record.metrics.epochs]
+    experiments = _read_experiments(folder, problems)
+    early = [(name, "") for name, _, metrics in kept if not metrics.epochs]
     if early:
         problems["has no finished epoch yet"] = early
-    found.notes = [_note(problem, cases) for problem, cases in problems.items()]
+    return Collection(as_table(kept), experiments, [_note(problem, cases) for problem, cases in problems.items()])
+
+
+def _read_experiments(folder: Path, problems: dict[str, list[tuple[str, str]]]) -> list[Experiment]:
+    found = []
+    for path in sorted(folder.rglob(NAME)):
+        try:
+            found.append(Experiment.read(path, folder))
+        except (ValueError, TypeError, AttributeError) as error:
+            case = (_seen_from(folder, path.parent), _reason(error, path.parent))
+            problems.setdefault(f"has an {NAME} that cannot be read", []).append(case)
     return found
 
 
@@ -146,35 +175,18 @@ def _checked(run: Run) -> Metrics:
     return metrics
 
 
-def _without_copies(records: list[Record]) -> tuple[list[Record], list[str]]:
+def _without_copies(
+    records: list[tuple[str, RunConfig, Metrics]],
+) -> tuple[list[tuple[str, RunConfig, Metrics]], list[str]]:
     """Only one run of each configuration, the furthest: a copy is no further seed."""
-    furthest: dict[RunConfig, Record] = {}
+    furthest: dict[str, tuple[str, RunConfig, Metrics]] = {}
     for record in records:
-        rival = furthest.get(record.config)
-        if rival is None or len(rival.metrics.epochs) < len(record.metrics.epochs):
-            furthest[record.config] = record
-    kept = [record for record in records if furthest[record.config] is record]
-    return kept, [record.name for record in records if furthest[record.config] is not record]
-
-
-def _read_experiment(path: Path, folder: Path) -> Experiment:
-    values = json.loads(path.read_text(encoding="utf-8"))
-    return Experiment(
-        folder=path.parent.relative_to(folder).as_posix().removeprefix("."),
-        title=str(values["title"]),
-        source=str(values["source"]),
-        scale=str(values["scale"]),
-        metric=str(values["metric"]),
-        columns=[str(column) for column in values["columns"]],
-        paper=_tables(values["paper"]),
-        ours=_tables(values["ours"]),
-        heatmap=_tables(values.get("heatmap_paper") or {}),
-        claims=[dict(claim) for claim in values.get("claims") or []],
-    )
-
-
-def _tables(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {str(method): dict(entries) for method, entries in values.items()}
+        _, config, metrics = record
+        rival = furthest.get(config.digest)
+        if rival is None or len(rival[2].epochs) < len(metrics.epochs):
+            furthest[config.digest] = record
+    kept = {record[0] for record in furthest.values()}
+    return [record for record in records if record[0] in kept], [name for name, *_ in records if name not in kept]
 
 
 def _note(problem: str, cases: Iterable[tuple[str, str]]) -> str:

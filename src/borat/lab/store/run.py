@@ -50,8 +50,8 @@ class Run:
         run = cls(path)
         environment = json.loads(json.dumps({**describe_environment(), **environment}))
         if run.exists():
-            if run.config != config:
-                changed = [k for k, v in config.as_dict().items() if v != run.config.as_dict()[k]]
+            changed = [key for key, value in config.identity.items() if value != run.config.identity[key]]
+            if changed:
                 raise ValueError(f"{path} holds a run with another configuration: {', '.join(changed)} differ")
             run._remove_leftovers()
         elif path.exists() and any(not leftover.name.startswith(".") for leftover in path.iterdir()):

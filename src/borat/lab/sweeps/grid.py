@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import itertools
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from borat.lab.config import RunConfig
 from borat.lab.files import read_mapping
+from borat.lab.methods import METHODS
+from borat.lab.settings import Listed, Settings
 
 Grid = Mapping[str, Sequence[Any]]
 """The values of each key."""
@@ -22,12 +23,33 @@ Grid = Mapping[str, Sequence[Any]]
 YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
+@dataclass(frozen=True)
+class Layer:
+    """Keys of a configuration, and keys with several values to try."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    grid: Grid = field(default_factory=dict)
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any]) -> Layer:
+        """Keys, with a ``grid`` of its own if it needs one."""
+        return cls({key: value for key, value in table.items() if key != "grid"}, table.get("grid", {}))
+
+    def under(self, upper: Layer) -> Layer:
+        """This layer with another one over it: what is more special wins.
+
+        The upper layer's grid wins over its settings, these over the lower layer's grid, that over the lower settings.
+        """
+        kept = {key: values for key, values in self.grid.items() if key not in (*upper.settings, *upper.grid)}
+        return Layer({**self.settings, **upper.settings}, {**upper.grid, **kept})
+
+
 def expand(base: Mapping[str, Any], grid: Grid, methods: Sequence[Mapping[str, Any]] = ()) -> list[RunConfig]:
     """All combinations of the grid's values for each method, in order and without duplicates.
 
-    A method is a mapping of keys, with a ``grid`` of its own if it needs one. What is more special wins: a method's
-    grid before its keys, these before the common grid, that before the base. The word ``none`` stands for no value,
-    which TOML cannot write. Configurations that differ only in a key without effect are duplicates.
+    A method is a mapping of keys, with a ``grid`` of its own if it needs one, and a layer over the base and the common
+    grid. The word ``none`` stands for no value, which TOML cannot write. Configurations that differ only in a key
+    without effect are duplicates.
 
     >>> methods = [{"optimizer": "sgd"}, {"optimizer": "borat", "grid": {"bundle_size": [3, 5]}}]
     >>> [(c.method, c.lr) for c in expand({"epochs": 2}, {"lr": [0.1, 1]}, methods)]
@@ -35,11 +57,9 @@ def expand(base: Mapping[str, Any], grid: Grid, methods: Sequence[Mapping[str, A
     """
     configs: dict[RunConfig, None] = {}
     for method in methods or [{}]:
-        keys = {key: value for key, value in method.items() if key != "grid"}
-        own: Grid = method.get("grid", {})
-        common = {key: values for key, values in grid.items() if key not in keys and key not in own}
-        for point in combinations({**own, **common}):
-            configs[_canonical({**base, **keys, **point})] = None
+        layer = Layer(base, grid).under(Layer.of_table(method))
+        for point in combinations(layer.grid):
+            configs[_canonical({**layer.settings, **point})] = None
     return list(configs)
 
 
@@ -58,7 +78,8 @@ def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
 def _canonical(values: Mapping[str, Any]) -> RunConfig:
     """One configuration for all that train the same."""
     config = RunConfig.from_mapping({key: _value(key, value) for key, value in values.items()})
-    return config if config.optimizer == "borat" else config.replace(bundle_size=RunConfig.bundle_size)
+    takes = METHODS[config.optimizer].takes if config.optimizer in METHODS else {"bundle_size": ""}
+    return config if "bundle_size" in takes else config.replace(bundle_size=RunConfig().bundle_size)
 
 
 def _value(key: str, value: Any) -> Any:
@@ -66,44 +87,40 @@ def _value(key: str, value: Any) -> Any:
 
 
 def _types(key: str) -> tuple[type, ...]:
-    hint = typing.get_type_hints(RunConfig)[key] if key in RunConfig.__dataclass_fields__ else str
+    hint = RunConfig.model_fields[key].annotation if key in RunConfig.model_fields else str
     return typing.get_args(hint) or (hint,)
 
 
-@dataclass(frozen=True)
-class Spec:
+class SweepFile(Settings):
     """A sweep as a file describes it: the tables ``base``, ``grid`` and ``methods``."""
 
-    base: Mapping[str, Any] = field(default_factory=dict)
-    grid: Grid = field(default_factory=dict)
-    methods: Sequence[Mapping[str, Any]] = ()
+    base: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, Any] = Field(default_factory=dict)
+    methods: Listed[dict[str, Any]] = ()
 
     @classmethod
-    def from_file(cls, path: Path) -> Spec:
+    def from_file(cls, path: Path) -> SweepFile:
         """Read a TOML or JSON file."""
-        values = read_mapping(path)
-        known = [field.name for field in dataclasses.fields(cls)]
-        for key, value in values.items():
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean [{near[0]}]?" if near else "known are [base], [grid] and [[methods]]"
-                raise ValueError(f"unknown table {key!r} in {path}; {hint}")
-            kind, written = (list, "tables [[methods]]") if key == "methods" else (dict, f"a table [{key}]")
-            if not isinstance(value, kind):
-                raise ValueError(f"{key} in {path} must be {written}, got {value!r}")
-        for method in values.get("methods", []):
-            if not isinstance(method, dict) or not isinstance(method.get("grid", {}), dict):
-                raise ValueError(f"methods in {path} must be tables [[methods]] of keys and a grid, got {method!r}")
-        return cls(**values)
+        try:
+            return cls(**read_mapping(path))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
 
-    def override(self, grid: Grid) -> Spec:
+    @model_validator(mode="after")
+    def _check_grids(self) -> Self:
+        for method in self.methods:
+            if not isinstance(method.get("grid", {}), dict):
+                raise ValueError(f"methods must be tables of keys and a grid, got {method!r}")
+        return self
+
+    def override(self, grid: Grid) -> SweepFile:
         """The same with these values wherever their keys are given."""
 
         def without(values: Mapping[str, Any]) -> dict[str, Any]:
             return {key: value for key, value in values.items() if key not in grid}
 
-        methods = [{**without(method), "grid": without(method.get("grid", {}))} for method in self.methods]
-        return Spec(without(self.base), {**without(self.grid), **grid}, methods)
+        methods = tuple({**without(method), "grid": without(method.get("grid", {}))} for method in self.methods)
+        return SweepFile(base=without(self.base), grid={**without(self.grid), **grid}, methods=methods)
 
     def configs(self) -> list[RunConfig]:
         return expand(self.base, self.grid, self.methods)

@@ -13,21 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from borat.lab.figures import BLUE, BUNDLE_STYLES, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, save
+from borat.lab.figures import BLUE, GREEN, GREY, ORANGE, VERMILION, kind_styles, save
 from borat.lab.theory import bounds, problems
 
 PANELS = 6
 """In each figure of rates."""
 
-KINDS = {
-    "SGD": GREY,
-    "ESGD": BLUE,
-    "MAX2": SKY,
-    "ALIG": VERMILION,
-    "EALIG": ORANGE,
-    "MAX3": GREEN,
-    "ZERO": PURPLE,
-}
+STYLES = {2: ("ALI-G", VERMILION, (0, (5, 2))), 3: ("BORAT3", BLUE, "solid"), 5: ("BORAT5", GREEN, (0, (1, 1)))}
+"""Name, colour and dashes for each bundle size."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +123,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.printed:
         axes.plot(count, panel.printed(panel.problem, panel.lr, panel.updates), color=GREY, ls=":", label="as printed")
     for size in panel.sizes:
-        name, colour, dashes = BUNDLE_STYLES[size]
+        name, colour, dashes = STYLES[size]
         axes.plot(count, panel.measure(size), color=colour, ls=dashes, label=name)
     axes.set(yscale="log", xscale="linear" if panel.linear else "log")
     axes.set(xlabel="updates $T + 1$", ylabel="$f - f^*$")
@@ -156,7 +149,7 @@ def _add_legend(figure: Figure) -> None:
 def _draw_progress(axes: Axes) -> None:
     """How much nearer each step came to the solution, over what its dual value promises."""
     problem, lr = problems.least_squares(), 0.5
-    for size, (name, colour, _) in BUNDLE_STYLES.items():
+    for size, (name, colour, _) in STYLES.items():
         trace = bounds.run(problem, size, lr, problem.draw(60, 0))
         distances = (trace.points - problem.solution).square().sum(1)
         promised = [2 * lr * step.dual_value for step in trace.steps]
@@ -197,11 +190,11 @@ def _draw_kinds(axes: Axes) -> None:
         lr = share / (2 * problem.smoothness)
         traces = [bounds.run(replace(problem, start=w), 3, lr, problem.draw(4, 0)) for w in starts]
         counts.append(Counter(step.kind for trace in traces for step in trace.steps))
-    for kind, colour in KINDS.items():
+    for kind, style in kind_styles(()).items():
         heights = [100 * count[kind] / count.total() for count in counts]
         if not any(heights):
             continue
-        axes.bar(range(len(shares)), heights, bottom=bottom, color=colour, label=kind, width=0.85)
+        axes.bar(range(len(shares)), heights, bottom=bottom, color=style.light, label=kind, width=0.85)
         bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
     axes.axvline(shares.index(1.0) + 0.5, color="black", lw=1.5)
     axes.set(xlabel="η in units of 1 / 2β", ylabel="steps (%)", ylim=(0, 100))

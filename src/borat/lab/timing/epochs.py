@@ -20,13 +20,29 @@ from torch.optim import Optimizer
 from borat.lab.baselines import make_loss, make_optimizer, take_step
 from borat.lab.config import RunConfig
 from borat.lab.models import make_model
-from borat.lab.reproduce.spec import Runtime
+from borat.lab.settings import Listed, Settings
 
-Batch = tuple[Tensor, list[Tensor]]
+TimedBatch = tuple[Tensor, list[Tensor]]
 """The loss and the gradients of a batch."""
 
 WARM_UP = 2
 """Passes that are not measured."""
+
+
+class Runtime(Settings):
+    """A model and a batch to time. ``rounds`` is how often each bundle size takes its turn."""
+
+    model: str
+    input_shape: Listed[int]
+    classes: int
+    batch_size: int
+    examples: int
+    """Of an epoch."""
+    bundle_sizes: Listed[int]
+    reference: str
+    """The row that the ratios are to."""
+    loss: str = "ce"
+    rounds: int = 15
 
 
 @dataclass(frozen=True)
@@ -79,7 +95,7 @@ def measure(
     return [EpochTime(row_name(size), passes, count * statistics.median(times)) for size, times in steps.items()]
 
 
-def _time_bundle(model: nn.Module, size: int, batches: Sequence[Batch], device: torch.device) -> float:
+def _time_bundle(model: nn.Module, size: int, batches: Sequence[TimedBatch], device: torch.device) -> float:
     """The seconds of a call, as a mean over a bundle. A bundle before allocates what the optimizer keeps."""
     optimizer = _optimizer(model, size)
     calls = batches[: max(size - 1, 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from borat.lab.files import write_atomically
+from borat.lab.files import write_text
 from borat.lab.tables import Table
 from borat.lab.timing.optimizers import DualCost, OptimizerCost, machine, shape_summary
 
@@ -45,4 +45,4 @@ def write(path: Path, report: list[Table], command: str) -> None:
             *(table.as_markdown() for table in report),
         ]
     )
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, text)

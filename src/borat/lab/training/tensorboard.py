@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from borat.lab.baselines.stepping import drops_batches, unwrap
 from borat.monitor import Monitor
-from borat.optimizer import BORAT
 
 EVERY = 10
-"""Batches, or updates of BORAT, between two entries."""
+"""Batches, or updates, between two entries."""
 
 
 class Events:
@@ -30,8 +30,8 @@ class Events:
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
         self._writer = SummaryWriter(str(folder), purge_step=batches_done + 1)
-        if isinstance(optimizer, BORAT):
-            self._monitor = Monitor(optimizer, self._writer, every=EVERY, first_step=batches_done)
+        if drops_batches(optimizer):
+            self._monitor = Monitor(unwrap(optimizer), self._writer, every=EVERY, first_step=batches_done)
 
     def batch(self, number: int, loss: Tensor) -> None:
         if self._writer is not None and number % EVERY == 0:

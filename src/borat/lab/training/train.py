@@ -22,7 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from borat.lab import data
-from borat.lab.baselines import evaluating, make_optimizer, make_schedule, step_size, take_step
+from borat.lab.baselines import (
+    drops_batches,
+    evaluating,
+    last_step,
+    make_optimizer,
+    make_schedule,
+    step_size,
+    take_step,
+)
 from borat.lab.config import Execution, RunConfig
 from borat.lab.models import make_model
 from borat.lab.store.lock import exclusive
@@ -33,7 +41,6 @@ from borat.lab.training.objective import make_objective
 from borat.lab.training.processes import launch, sum_over_processes
 from borat.lab.training.tally import Position, Tally
 from borat.lab.training.tensorboard import Events
-from borat.optimizer import BORAT
 
 EVALUATION_BATCH = 512
 PATIENCE = 5.0
@@ -150,23 +157,21 @@ class Training:
 
     def _step(self, loss: Tensor) -> None:
         """One step, and what is noted of it."""
-        if isinstance(self.optimizer, BORAT):
-            before = self.optimizer.last_step
-            take_step(self.optimizer, loss)
-            step = self.optimizer.last_step
+        before = last_step(self.optimizer)
+        take_step(self.optimizer, loss)
+        step = last_step(self.optimizer)
+        if drops_batches(self.optimizer):
             if step is None or step is before:
                 return
             self.tally.kinds[step.kind] = self.tally.kinds.get(step.kind, 0) + 1
-        else:
-            take_step(self.optimizer, loss)
         size = step_size(self.optimizer)
         if size is not None:
             self.tally.step_sizes += size
             self.tally.steps += 1
 
     def _is_lost(self, loss: Tensor) -> bool:
-        """Whether no batch to come can repair the weights. BORAT drops such a batch."""
-        return not isinstance(self.optimizer, BORAT) and not math.isfinite(loss.item())
+        """Whether no batch to come can repair the weights. The optimizers of this library drop such a batch."""
+        return not drops_batches(self.optimizer) and not math.isfinite(loss.item())
 
     def _finish_epoch(self) -> None:
         tally = self.tally
@@ -176,8 +181,8 @@ class Training:
         record["step_size"] = tally.step_sizes / tally.steps if tally.steps else None
         record["kinds"] = dict(Counter(tally.kinds).most_common())
         record |= self._evaluate("validation")
-        if isinstance(self.optimizer, BORAT):
-            record["dropped_batches"] = self.optimizer.dropped_batches
+        if drops_batches(self.optimizer):
+            record["dropped_batches"] = self.optimizer.dropped_batches  # type: ignore[attr-defined]
         is_best = record["validation_accuracy"] >= max(
             (epoch["validation_accuracy"] for epoch in self.metrics.epochs), default=0.0
         )

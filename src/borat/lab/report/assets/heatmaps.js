@@ -23,9 +23,9 @@ function describeCell(cell, metric) {
   return lines.join("<br>");
 }
 
-// The range of all panels of a task, the paper's among them: one scale for all.
+// The range of all panels of a task: one scale for all.
 function rangeOf(grid) {
-  const cells = [...Object.values(grid.panels), ...Object.values(grid.paper)].flat();
+  const cells = Object.values(grid.panels).flat();
   const values = cells.map((cell) => cell.mean).filter(known);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   return values.length ? [low, high > low ? high : low + 0.01] : [0, 1];
@@ -109,15 +109,10 @@ function addHeatmaps(section, task) {
   const meaning = `${high}, darker is better; × diverged, blank: not run`;
   section.append(element("p", { class: "scale" }, `${task.metric} ${low}`, ramp, meaning));
   const panels = section.appendChild(element("div", { class: "panels" }));
-  const addPanel = (method, whose, cells) => {
-    const target = element("div", { class: "plot heatmap", role: "img", "aria-label": `Heatmap of ${method}${whose}` });
-    panels.append(element("figure", {}, element("figcaption", {}, element("strong", {}, method), whose), target));
-    drawThemed(() => drawHeatmap(target, cells, task.grid, range, task.metric));
-  };
-  const withPaper = Object.keys(task.grid.paper).length > 0;
   for (const [method, cells] of Object.entries(task.grid.panels)) {
-    addPanel(method, withPaper ? ", ours" : "", cells);
-    if (task.grid.paper[method]) addPanel(method, ", paper", task.grid.paper[method]);
+    const target = element("div", { class: "plot heatmap", role: "img", "aria-label": `Heatmap of ${method}` });
+    panels.append(element("figure", {}, element("figcaption", {}, element("strong", {}, method)), target));
+    drawThemed(() => drawHeatmap(target, cells, task.grid, range, task.metric));
   }
 }
 

@@ -77,10 +77,11 @@ function explainScale(scale) {
   );
 }
 
-// Ours are shares between 0 and 1 where the paper prints per cent.
+// Accuracies are shares between 0 and 1; ours have one decimal, the paper's as many as it prints.
 function experimentTable(experiment) {
   const isShare = experiment.metric.includes("accuracy");
   const write = isShare ? percent : short;
+  const printed = (value) => (known(value) ? short(isShare ? 100 * value : value) : "–");
   const ours = (value) => {
     if (!known(value?.mean)) return "–";
     const several = value.runs > 1;
@@ -90,7 +91,7 @@ function experimentTable(experiment) {
   const rows = methods.map((method) => {
     const cells = experiment.columns.flatMap((column) => [
       cell(ours(experiment.ours[method]?.[column]), NUMBER),
-      cell(String(experiment.paper[method]?.[column] ?? "–"), NUMBER),
+      cell(printed(experiment.paper[method]?.[column]), NUMBER),
     ]);
     return element("tr", {}, element("th", { scope: "row" }, method), ...cells);
   });
@@ -101,11 +102,12 @@ function experimentTable(experiment) {
 
 function claimsOf(experiment) {
   const items = experiment.claims.map((claim) => {
-    const entries = Object.entries(claim.numbers ?? {});
-    const numbers = entries.map(([name, value]) => `${name} ${known(value) ? short(value) : "–"}`);
+    const entries = Object.entries(claim.numbers);
+    const factor = claim.metric.endsWith("accuracy") ? 100 : 1;
+    const numbers = entries.map(([name, value]) => `${name} ${known(value) ? short(factor * value) : "–"}`);
     const where = claim.column ? `${claim.column}: ` : "";
     const evidence = numbers.length ? ` (${where}${numbers.join(", ")})` : "";
-    return element("li", {}, element("strong", {}, claim.verdict ?? ""), `: ${claim.text}${evidence}`);
+    return element("li", {}, element("strong", {}, claim.verdict), `: ${claim.text}${evidence}`);
   });
   if (!items.length) return [];
   return [element("p", {}, "What the paper says, and whether these runs support it:"), element("ul", {}, ...items)];

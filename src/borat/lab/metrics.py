@@ -1,0 +1,54 @@
+"""What is measured: names, which way is better, and how numbers are printed. Inside, accuracies are between 0 and 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+METRICS = tuple(
+    f"{split}_{name}" for split in ("train", "validation", "test") for name in ("accuracy", "loss", "top5_accuracy")
+)
+"""In the records of a run."""
+
+
+def lower_is_better(metric: str) -> bool:
+    return metric.endswith("_loss")
+
+
+def unit(metric: str) -> float:
+    """What a number is multiplied by where it is printed: accuracies are printed in percent."""
+    return 100.0 if metric.endswith("accuracy") else 1.0
+
+
+def metric_text(metric: str) -> str:
+    """The name of a measurement and its unit.
+
+    >>> metric_text("test_accuracy"), metric_text("train_loss")
+    ('test accuracy, %', 'training objective')
+    """
+    if metric == "train_loss":
+        return "training objective"
+    return metric.replace("_", " ") + (", %" if unit(metric) == 100.0 else "")
+
+
+def value_text(metric: str, value: float, *, spread: bool = False) -> str:
+    """A measurement, or its spread, in its unit.
+
+    >>> value_text("test_accuracy", 0.7654), value_text("test_accuracy", 0.0123, spread=True)
+    ('76.5', '1.23')
+    >>> value_text("test_loss", 0.7654)
+    '0.765'
+    """
+    if unit(metric) == 100.0:
+        return f"{100.0 * value:.2f}" if spread else f"{100.0 * value:.1f}"
+    return f"{value:.3g}"
+
+
+def best(items: Iterable[T], score: Callable[[T], float], metric: str) -> T | None:
+    """The item with the best score, the first of several; None where no score is a number."""
+    sign = -1.0 if lower_is_better(metric) else 1.0
+    scored = [(sign * value, item) for item in items if math.isfinite(value := score(item))]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else None
