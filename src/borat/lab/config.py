@@ -35,6 +35,10 @@ class RunConfig(Settings):
     augment: bool = True
     train_split: str | None = None
     glove: str | None = None
+    image_size: int | None = None
+    image_column: str | None = None
+    label_column: str | None = None
+    window: int | None = None
 
     model: str = "mlp-128-128"
     dropout: float = 0.0

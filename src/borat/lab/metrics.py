@@ -9,13 +9,29 @@ from typing import TypeVar
 T = TypeVar("T")
 
 METRICS = tuple(
-    f"{split}_{name}" for split in ("train", "validation", "test") for name in ("accuracy", "loss", "top5_accuracy")
+    f"{split}_{name}"
+    for split in ("train", "validation", "test")
+    for name in ("accuracy", "loss", "top5_accuracy", "perplexity")
 )
 """In the records of a run."""
 
 
 def lower_is_better(metric: str) -> bool:
-    return metric.endswith("_loss")
+    return metric.endswith(("loss", "perplexity"))
+
+
+def judge(metrics: Iterable[str]) -> str:
+    """What a task is judged by that measures these: the accuracy or, where it has none, the loss.
+
+    >>> judge(["test_loss", "test_accuracy"]), judge(["test_loss", "test_perplexity"])
+    ('accuracy', 'loss')
+    """
+    return "accuracy" if any(metric.endswith("accuracy") for metric in metrics) else "loss"
+
+
+def goodness(metric: str, value: float) -> float:
+    """The same measurement where higher is better."""
+    return -value if lower_is_better(metric) else value
 
 
 def unit(metric: str) -> float:
@@ -49,6 +65,5 @@ def value_text(metric: str, value: float, *, spread: bool = False) -> str:
 
 def best(items: Iterable[T], score: Callable[[T], float], metric: str) -> T | None:
     """The item with the best score, the first of several; None where no score is a number."""
-    sign = -1.0 if lower_is_better(metric) else 1.0
-    scored = [(sign * value, item) for item in items if math.isfinite(value := score(item))]
+    scored = [(goodness(metric, value), item) for item in items if math.isfinite(value := score(item))]
     return max(scored, key=lambda pair: pair[0])[1] if scored else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
+from borat.lab.data.characters import load_characters
 from borat.lab.data.errors import (
     CorruptFileError,
     DataError,
@@ -55,6 +56,7 @@ DATASETS: dict[str, Entry] = {
     **{name: Entry(partial(load_image_set, name), ("flatten",)) for name in IMAGE_SETS},
     "imagenet": Entry(load_imagenet, ("image_size",)),
     "snli": Entry(load_snli, ("train_split", "glove")),
+    "text": Entry(load_characters, ("window",)),
     **{name: Entry(partial(load_libsvm, name)) for name in LIBSVM_SETS},
     "least_squares": Entry(load_least_squares, ("examples", "features")),
     "separable": Entry(load_separable, ("examples", "features")),
@@ -77,6 +79,9 @@ def load(
     train_split: str | None = None,
     glove: str | Path | None = None,
     image_size: int | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    window: int | None = None,
     examples: int | None = None,
     features: int | None = None,
 ) -> Task:
@@ -99,6 +104,7 @@ def load(
         train_split: for SNLI: ``"validation"`` to train on that smaller split.
         glove: for SNLI: a text file of word vectors.
         image_size: for ImageNet: the size of the crops, 224 unless given.
+        window: for text: the characters of an example, 64 unless given.
         examples: of a synthetic problem's training split, 1,000 unless given.
         features: of a synthetic problem, 20 unless given.
 
@@ -127,6 +133,9 @@ def load(
         train_split=train_split,
         glove=_path(glove),
         image_size=image_size,
+        image_column=image_column,
+        label_column=label_column,
+        window=window,
         examples=examples,
         features=features,
     )

@@ -65,7 +65,7 @@ def as_table(records: Iterable[tuple[str, RunConfig, Metrics]]) -> pd.DataFrame:
     columns = ["run", "method", *RunConfig.model_fields, "status", "epochs_done", "seconds", *measured, "accuracy"]
     table = pd.DataFrame(rows, columns=[*columns, "history"]).set_index("run")
     numbers = dict.fromkeys([*measured, "accuracy", "radius", "seconds"], float)
-    return table.astype({**numbers, "train_limit": "Int64"})
+    return table.astype({**numbers, **dict.fromkeys(("train_limit", "image_size", "window"), "Int64")})
 
 
 def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:

@@ -23,10 +23,17 @@ def check_names(config: RunConfig) -> None:
 
 def check_model_suits(config: RunConfig, task: Task) -> None:
     kind = config.model.lower().split("-")[0]
-    wanted = "infersent" if task.vocabulary else "dnc" if task.description.sequences else None
-    if wanted is not None and kind != wanted:
-        raise ValueError(f"model must be {wanted} for {config.data}, got {config.model!r}")
-    if wanted is None and kind in ("infersent", "dnc"):
+    about = task.description
+    special = {
+        "infersent": bool(task.vocabulary),
+        "dnc": about.sequences,
+        "gpt": bool(about.alphabet),
+        "ngram": bool(about.alphabet),
+    }
+    wanted = [name for name, fits in special.items() if fits]
+    if wanted and kind not in wanted:
+        raise ValueError(f"model must be {' or '.join(wanted)} for {config.data}, got {config.model!r}")
+    if not wanted and kind in special:
         raise ValueError(f"model must be one for images or vectors for {config.data}, got {config.model!r}")
 
 
