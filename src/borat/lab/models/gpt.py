@@ -77,7 +77,8 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm1(x)))
-        return x + self.dropout(self.mlp(self.norm2(x)))
+        x = x + self.dropout(self.mlp(self.norm2(x)))
+        return x
 
 
 class CausalAttention(nn.Module):
