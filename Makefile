@@ -1,5 +1,7 @@
 # make demo   what borat does, on scikit-learn's digits, in two minutes
 # make test   lint, types and all tests
+# make test-fast  the core's tests, in a minute
+# make map    CONTRIBUTING's map, from the modules
 # make docs   the documentation site, in site/
 # make bench  the cost of the optimizer call
 # All create the environment first: pinned in constraints.txt, in .venv, with the CPU kernels if there is a C compiler.
@@ -9,7 +11,7 @@ BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE # what is imported is compiled once, and what is not, never
 
-.PHONY: demo test docs bench browser clean
+.PHONY: demo test test-fast map docs bench browser clean
 
 demo: .venv/ready
 	$(BIN)/borat demo
@@ -19,6 +21,12 @@ test: .venv/ready browser
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test-fast: .venv/ready
+	$(BIN)/pytest -n auto tests/core
+
+map: .venv/ready
+	$(BIN)/python tests/helpers/layout.py
 
 docs: .venv/ready
 	$(BIN)/mkdocs build --strict

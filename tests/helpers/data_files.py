@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,16 @@ import pytest
 from PIL import Image
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-"""Real files, where there are such; they are no part of the project."""
+REAL = "BORAT_TEST_DATA"
+"""Names a folder with real files, which are no part of the project."""
 
 
-def shared(folder: str) -> Path:
-    """The folder of a real data set, or skip the test."""
-    if not (SHARED / folder).is_dir():
-        pytest.skip(f"the real files of {folder} are not here")
-    return SHARED
+def real_files(name: str) -> Path:
+    """The folder that has the real files of a data set, or skip the test."""
+    folder = os.environ.get(REAL)
+    if not folder or not (Path(folder) / name).is_dir():
+        pytest.skip(f"${REAL} names no folder with the real files of {name}")
+    return Path(folder)
 
 
 def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:

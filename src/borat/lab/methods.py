@@ -6,7 +6,7 @@ A method of one's own is one entry more, see ``docs/add-an-optimizer.md``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +27,8 @@ class Method:
     """What its authors or its library advise to begin with."""
     lr_is: str
     """What the learning rate means there."""
-    optimizer: str
-    """``module:name`` of a class or a function that takes the parameters, ``lr`` and what is listed below."""
+    optimizer: str | Callable[..., Any]
+    """A class or a function that takes the parameters, ``lr`` and what is listed below; here as ``module:name``."""
     takes: Mapping[str, str] = field(default_factory=lambda: DECAY)
     """Keys of a configuration, and the arguments that they are passed as; a radius is passed as a ball.
 

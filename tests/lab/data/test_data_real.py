@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from borat.lab.data import load
-from data_files import shared
+from data_files import real_files
 
 
 @pytest.fixture(scope="module")
 def cifar100(tmp_path_factory):
-    folder = shared("cifar100")
+    folder = real_files("cifar100")
     return lambda **options: load(
         "cifar100", data_dir=folder, cache_dir=tmp_path_factory.getbasetemp() / "cifar-cache", **options
     )
@@ -40,7 +40,7 @@ def test_cifar100_noise(cifar100):
 
 
 def test_snli():
-    task = load("snli", data_dir=shared("snli"), train_split="validation")
+    task = load("snli", data_dir=real_files("snli"), train_split="validation")
     assert task.description.sizes == {"train": 8858, "validation": 984, "test": 9824}  # 9,842 and 9,824 have a label
     premise, lengths, _, _ = next(task.batches("train", 64)).inputs
     assert premise.shape == (64, int(lengths.max()))
@@ -54,7 +54,7 @@ def test_snli():
     ("ijcnn1", 49_990 + 91_701, 4_853 + 8_712),
 ])  # fmt: skip
 def test_libsvm(name, total, positive):
-    task = load(name, data_dir=shared("libsvm"))
+    task = load(name, data_dir=real_files("libsvm"))
     labels = torch.cat([split.labels for split in task.splits.values()])
     assert len(labels) == total
     assert int(labels.sum()) == positive

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from borat.lab.reproduce.plan import plan
 from borat.lab.reproduce.reading import experiments_folder, load_spec, read_spec, spec_names
 from borat.lab.sweeps.grid import Layer
 
-PAPER = Path(__file__).parents[4] / "shared" / "paper" / "borat.tex"
 TRAINED = [name for name in spec_names() if load_spec(name).kind != "runtime"]
 
 SMALL = """
@@ -166,19 +166,8 @@ def test_comparisons_have_every_optimizer_at_its_recommended_rate():
 # The paper's numbers
 
 
-def paper_tables() -> dict[str, list[list[str]]]:
-    """The rows of each table of the paper, by its label, without LaTeX's signs."""
-    if not PAPER.is_file():
-        pytest.skip("the paper's text is not here")
-    found = {}
-    for body in re.findall(r"\\begin\{table\}(.*?)\\end\{table\}", PAPER.read_text(encoding="utf-8"), re.DOTALL):
-        label = re.search(r"\\label\{(.*?)\}", body)
-        text = re.sub(r"\\multirow\{\d\}\{\*\}\{(.*?)\}|\\hspace\{.*?\}|\\color\{red\}", r"\1", body)
-        text = re.sub(r"\\cmidrule\(\w+\)\{.*?\}", "", text)
-        text = re.sub(r"\\dagger|\^|\\bf", lambda m: "†" if m.group() == "\\dagger" else "", text)
-        rows = [re.sub(r"[{}$_]|\\[a-z]+(\(\w+\))?", "", row).split("&") for row in text.split("\\\\")]
-        found[label.group(1) if label else ""] = [[entry.strip() for entry in row] for row in rows]
-    return found
+PAPER = json.loads((Path(__file__).parent / "paper_tables.json").read_text(encoding="utf-8"))
+"""The paper's tables, by experiment, column and row; see the comment in the file."""
 
 
 def numbers(spec, column: str) -> dict[str, float]:
@@ -187,62 +176,29 @@ def numbers(spec, column: str) -> dict[str, float]:
     return {row: round(factor * cells[column].mean, 9) for row, cells in spec.paper.items() if column in cells}
 
 
-def pairs(rows: list[list[str]], width: int) -> dict[str, list[str]]:
-    """Tables that have two methods in a line."""
-    return {row[i]: row[i + 1 : i + width] for row in rows for i in range(0, len(row), width) if len(row) > i + 1}
-
-
-def test_svhn_numbers():
-    printed = {k.split()[-1]: float(v[0]) for k, v in pairs(paper_tables()["tab:svhn"], 2).items() if "." in v[0]}
-    assert printed == numbers(load_spec("svhn"), "SVHN")
-    assert len(printed) == 12
-
-
-def test_snli_numbers():
-    printed = {
-        k.split()[-1]: v for k, v in pairs(paper_tables()["tab:snli"], 3).items() if re.search(r"\d", v[0] + v[1])
-    }
-    for place, column in enumerate(("CE", "SVM")):
-        ours = numbers(load_spec("snli"), column)
-        assert {k: float(v[place]) for k, v in printed.items() if v[place] != "-"} == ours
-    assert len(printed) == 12
-
-
-@pytest.mark.parametrize(("name", "label", "count"), [("cifar", "tab:cifar", 10), ("tiny-imagenet", "tab:tiny", 5)])
-def test_numbers_of_simple_tables(name, label, count):
+@pytest.mark.parametrize(("name", "count"), [
+    ("cifar", 10), ("snli", 12), ("svhn", 12), ("tiny-imagenet", 5), ("runtime-cifar100", 10), ("runtime-imagenet", 3)
+])  # fmt: skip
+def test_numbers_are_the_papers(name, count):
     spec = load_spec(name)
-    rows = {row[0].split()[-1]: row[1:] for row in paper_tables()[label] if re.fullmatch(r"[\d.]+", row[-1])}
-    assert len(rows) == count
-    for place, column in enumerate(spec.column_names("full")):
-        assert {row: float(cells[place]) for row, cells in rows.items()} == numbers(spec, column)
+    assert {column: numbers(spec, column) for column in PAPER[name]} == PAPER[name]
+    assert set(PAPER[name]) == {column for cells in spec.paper.values() for column in cells}
+    assert len({row for rows in PAPER[name].values() for row in rows}) == count
 
 
 def test_variance_numbers_and_hyper_parameters():
     spec = load_spec("cifar-variance")
-    rows = [row for row in paper_tables()["tab:cifar1"] if re.fullmatch(r"[\d.]+", row[-1])]
-    assert len(rows) == 12
-    data = model = ""
-    for row in rows:
-        data, model = row[0].split()[-1] if row[0] else data, row[1] or model
-        n, lr, radius, batch_size, mean, std = map(float, row[2:])
-        method = "ALI-G" if n == 2 else f"BORAT{n:g}"
-        column = f"{data.replace('CIFAR', 'CIFAR-')} {model}"
-        published = spec.paper[method][column]
-        assert (100 * published.mean, 100 * published.std) == (pytest.approx(mean), pytest.approx(std))
-        (config,) = cell("cifar-variance", method, column).configs
-        assert (config.lr, config.radius, config.batch_size) == (lr, radius, batch_size)
+    assert len(PAPER["cifar-variance"]) == 12
+    for row in PAPER["cifar-variance"]:
+        published = spec.paper[row["method"]][row["column"]]
+        assert (100 * published.mean, 100 * published.std) == pytest.approx((row["mean"], row["std"]))
+        (config,) = cell("cifar-variance", row["method"], row["column"]).configs
+        assert (config.lr, config.radius, config.batch_size) == (row["lr"], row["radius"], row["batch_size"])
 
 
-def test_run_time_numbers():
-    tables = paper_tables()
-    for name, label in (("runtime-cifar100", "tab:cifar_timing"), ("runtime-imagenet", "tab:imagenet_timing")):
-        rows = tables[label]
-        sizes = [int(n) for row in rows if row[0].split()[-1:] == ["N"] for n in row[1:]]
-        times = [float(t) for row in rows if row[0].startswith("Time") for t in row[1:]]
-        printed = {"SGD" if n == 1 else f"BORAT N={n}": t for n, t in zip(sizes, times, strict=True)}
-        assert printed == numbers(load_spec(name), "seconds an epoch")
-    ratios = numbers(load_spec("runtime-cifar100"), "seconds an epoch")
-    assert [round(ratios[f"BORAT N={n}"] / ratios["SGD"], 2) for n in range(2, 11)] == [
+def test_run_time_ratios_are_the_papers():
+    seconds = numbers(load_spec("runtime-cifar100"), "seconds an epoch")
+    assert [round(seconds[f"BORAT N={n}"] / seconds["SGD"], 2) for n in range(2, 11)] == [
         1.09, 1.34, 1.36, 1.46, 1.53, 1.62, 1.74, 1.85, 1.95,
     ]  # fmt: skip
 

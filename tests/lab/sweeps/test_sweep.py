@@ -34,7 +34,7 @@ from borat.lab.sweeps.engines.local import LocalEngine
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import SweepFile, combinations, expand
 from borat.lab.sweeps.jobs import Outcome, TrainingJob, digest
-from borat.lab.sweeps.progress import Point, Progress
+from borat.lab.sweeps.progress import JobProgress, SweepProgress
 from borat.lab.sweeps.sweep import run_configs
 from borat.lab.training.train import train
 from processes import count_group, wait_until
@@ -525,7 +525,7 @@ def test_mistakes_in_a_spec(tmp_path, text, message):
 def test_live_table(uninterrupted):
     """Two runs are under way as far as the files tell, one waits, one has failed."""
     jobs = [TrainingJob(config.replace(epochs=9), uninterrupted / config.digest) for config in CONFIGS]
-    progress = Progress([Point(job) for job in jobs])
+    progress = SweepProgress([JobProgress(job) for job in jobs])
     for point in progress.points:
         point.outcome = None
     progress.points[3].outcome = Outcome(jobs[3].settings, jobs[3].folder, "failed", error="no memory\n")

@@ -18,7 +18,7 @@ from borat.constraints import L2Ball
 from borat.lab.theory import bounds, problems
 from borat.lab.theory.bounds import gap_of_the_average, gap_of_the_last, run
 from borat.lab.theory.problems import Problem
-from data_files import shared
+from data_files import real_files
 
 SIZES = [2, 3, 5]
 CONVEX = [problems.half_spaces, problems.largest_coordinate, problems.least_squares, problems.ellipsoids]
@@ -53,7 +53,7 @@ def parabola(curvature=1.0, start=1.0):
 
 @pytest.fixture(scope="module")
 def real():
-    folder = shared("libsvm")
+    folder = real_files("libsvm")
     problems = {}
 
     def problem(name, loss):

@@ -9,7 +9,7 @@ import momo  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 
-Loss = Tensor | float
+from borat.lab.baselines.loss_based import Loss
 
 
 class _InGroup:

@@ -46,6 +46,8 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
 
 def _class_of(method: Method) -> Callable[..., Optimizer]:
     """Imported when it is used: its library may not be installed."""
+    if not isinstance(method.optimizer, str):
+        return method.optimizer
     module, _, name = method.optimizer.partition(":")
     try:
         found: Callable[..., Optimizer] = getattr(import_module(module), name)

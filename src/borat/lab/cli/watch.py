@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from borat.lab.config import RunConfig
-from borat.lab.sweeps.progress import Point, Progress, Watch
+from borat.lab.sweeps.progress import JobProgress, SweepProgress, Watch
 
 NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
 
@@ -27,7 +27,7 @@ def watching(console: Console) -> Iterator[Watch]:
         return
     told: set[Path] = set()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: SweepProgress) -> None:
         for point in progress.points:
             if point.ended_now and point.job.folder not in told:
                 told.add(point.job.folder)
@@ -38,13 +38,13 @@ def watching(console: Console) -> Iterator[Watch]:
     yield tell
 
 
-def live_table(progress: Progress) -> Table:
+def live_table(progress: SweepProgress) -> Table:
     """A row for each method, with those of its runs that are under way."""
     show = varying([point.config for point in progress.points])
     table = Table(caption=str(progress), caption_justify="left", expand=True)
     for name, ratio in (("method", None), ("epochs", 1), ("done", None), ("best", None), ("now", 2)):
         table.add_column(name, no_wrap=True, ratio=ratio)
-    methods: dict[str, list[Point]] = {}
+    methods: dict[str, list[JobProgress]] = {}
     for point in progress.points:
         methods.setdefault(point.config.method, []).append(point)
     for method, points in methods.items():
@@ -86,7 +86,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
-def ending(point: Point) -> str:
+def ending(point: JobProgress) -> str:
     """How a run ended, in a few words."""
     if point.outcome is None:
         return "not ended"
@@ -104,6 +104,6 @@ def last_line(error: str) -> str:
     return error.strip().splitlines()[-1]
 
 
-def _position(point: Point) -> str:
+def _position(point: JobProgress) -> str:
     epoch = f"epoch {min(point.done + 1, point.job.size)} of {point.job.size}"
     return epoch if point.accuracy is None else f"{epoch}, {percent(point.accuracy)}"

@@ -38,29 +38,29 @@ __all__ = [
     "Split",
     "Task",
     "UnknownDatasetError",
-    "find_entry",
+    "find_loader",
     "load",
 ]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Loader:
     """How to load a data set, and the options that only it and its like have."""
 
-    loader: Callable[[Options], Task]
+    load: Callable[[Options], Task]
     options: tuple[str, ...] = ()
 
 
-DATASETS: dict[str, Entry] = {
-    "digits": Entry(load_digits_set, ("flatten",)),
-    **{name: Entry(partial(load_image_set, name), ("flatten",)) for name in IMAGE_SETS},
-    "imagenet": Entry(load_imagenet, ("image_size",)),
-    "snli": Entry(load_snli, ("train_split", "glove")),
-    "text": Entry(load_characters, ("window",)),
-    **{name: Entry(partial(load_libsvm, name)) for name in LIBSVM_SETS},
-    "least_squares": Entry(load_least_squares, ("examples", "features")),
-    "separable": Entry(load_separable, ("examples", "features")),
-    "repeat_copy": Entry(load_repeat_copy, ("examples",)),
+DATASETS: dict[str, Loader] = {
+    "digits": Loader(load_digits_set, ("flatten",)),
+    **{name: Loader(partial(load_image_set, name), ("flatten",)) for name in IMAGE_SETS},
+    "imagenet": Loader(load_imagenet, ("image_size",)),
+    "snli": Loader(load_snli, ("train_split", "glove")),
+    "text": Loader(load_characters, ("window",)),
+    **{name: Loader(partial(load_libsvm, name)) for name in LIBSVM_SETS},
+    "least_squares": Loader(load_least_squares, ("examples", "features")),
+    "separable": Loader(load_separable, ("examples", "features")),
+    "repeat_copy": Loader(load_repeat_copy, ("examples",)),
 }
 """The known data sets."""
 
@@ -120,7 +120,7 @@ def load(
         >>> batch.inputs[0].shape, batch.labels.shape
         (torch.Size([32, 64]), torch.Size([32]))
     """
-    entry = find_entry(name)
+    loader = find_loader(name)
     options = Options(
         data_dir=_path(data_dir),
         cache_dir=_path(cache_dir),
@@ -140,9 +140,9 @@ def load(
         features=features,
     )
     for field in fields(Options):
-        if field.name not in (*COMMON, *entry.options) and getattr(options, field.name) is not None:
+        if field.name not in (*COMMON, *loader.options) and getattr(options, field.name) is not None:
             raise ValueError(f"{field.name} does not apply to {name}")
-    task = entry.loader(options)
+    task = loader.load(options)
     for split, size in task.description.sizes.items():
         if size == 0:
             source = ", ".join(task.description.sources.get(split, ()))
@@ -150,7 +150,7 @@ def load(
     return task
 
 
-def find_entry(name: str) -> Entry:
+def find_loader(name: str) -> Loader:
     """How to load the data set of this name."""
     if name not in DATASETS:
         near = difflib.get_close_matches(name.lower().replace("-", "_"), DATASETS, 1)

@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from borat.lab.data.errors import CorruptFileError, LabelError, SchemaError
-from borat.lab.data.source import Source, Table
+from borat.lab.data.source import ArrowTable, Source
 
 IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError)
 """What PIL raises for bytes that are no complete image."""
@@ -39,7 +39,7 @@ def decode_split(
     return {"images": torch.from_numpy(images), **{column: torch.from_numpy(a) for column, a in labels.items()}}
 
 
-def _decode_table(where: str, table: Table, column: str, out: Any, first: int) -> None:
+def _decode_table(where: str, table: ArrowTable, column: str, out: Any, first: int) -> None:
     mode = "L" if out.shape[1] == 1 else "RGB"
     for row, content in enumerate(table.column(column).combine_chunks().field("bytes").to_pylist()):
         place = f"{where}: column {column!r}, row {first + row}"
@@ -61,7 +61,7 @@ def decode_image(content: bytes | None, mode: str, place: str) -> Any:
         raise CorruptFileError(f"{place}: the image cannot be decoded: {error}") from error
 
 
-def read_labels(where: str, table: Table, column: str, classes: int, first: int = 0, lowest: int = 0) -> Any:
+def read_labels(where: str, table: ArrowTable, column: str, classes: int, first: int = 0, lowest: int = 0) -> Any:
     """The integers of a column, each checked to be between ``lowest`` and ``classes`` - 1."""
     values = table.column(column)
     if values.null_count:

@@ -20,7 +20,7 @@ ROWS = 1000
 PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})")
 """How the hub numbers the files of a split."""
 
-Table = Any
+ArrowTable = Any
 """A pyarrow.Table; pyarrow has no type stubs."""
 
 
@@ -43,7 +43,7 @@ class Source:
     where: str
     rows: int
     identity: tuple[tuple[str, int, int], ...]
-    tables: Callable[[], Iterator[Table]]
+    tables: Callable[[], Iterator[ArrowTable]]
 
 
 def library(name: str) -> Any:
@@ -123,7 +123,7 @@ def open_file(path: Path, columns: dict[str, str]) -> Source:
     if rows == 0:
         raise DataError(f"{path} has no rows")
 
-    def tables() -> Iterator[Table]:
+    def tables() -> Iterator[ArrowTable]:
         try:
             yield from stream_files([path], columns).with_format("arrow").iter(batch_size=ROWS)
         except (OSError, ValueError) as error:

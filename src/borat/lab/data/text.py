@@ -17,7 +17,7 @@ from borat.lab.data.errors import DataError, SchemaError
 from borat.lab.data.glove import embedding_matrix, read_vectors
 from borat.lab.data.noise import any_class, hold_out, limit, switch_labels
 from borat.lab.data.options import Options
-from borat.lab.data.source import Hub, Source, Table, open_split
+from borat.lab.data.source import ArrowTable, Hub, Source, open_split
 from borat.lab.data.task import Description, MemorySplit, Task
 
 HUB = Hub("stanfordnlp/snli")
@@ -168,7 +168,7 @@ def _read(split: str, options: Options) -> Pairs:
     return pairs
 
 
-def _sentences(source: Source, table: Table, column: str) -> list[str]:
+def _sentences(source: Source, table: ArrowTable, column: str) -> list[str]:
     if table.column(column).null_count:
         raise SchemaError(f"{source.where}: column {column!r} has rows without a sentence")
     sentences: list[str] = table.column(column).to_pylist()

@@ -1,1 +1,1 @@
-"""The method explained: an interactive page, the paper's illustrations, and its theorems beside measurements."""
+"""The method explained: an interactive page, and the paper's illustrations."""

@@ -77,8 +77,8 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm1(x)))
-        x = x + self.dropout(self.mlp(self.norm2(x)))
-        return x
+        out: Tensor = x + self.dropout(self.mlp(self.norm2(x)))
+        return out
 
 
 class CausalAttention(nn.Module):

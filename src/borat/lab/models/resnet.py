@@ -31,7 +31,7 @@ class ResNet18(nn.Module):
         )
         stages: list[nn.Module] = []
         for out in (64, 128, 256, 512):
-            stages += [Block(channels, out), Block(out, out)]
+            stages += [BasicBlock(channels, out), BasicBlock(out, out)]
             channels = out
         self.blocks = nn.Sequential(*stages)
         self.classifier = nn.Linear(channels, classes)
@@ -42,7 +42,7 @@ class ResNet18(nn.Module):
         return scores
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """Convolve and normalise, twice; rectify in between and after adding the input."""
 
     def __init__(self, channels: int, out: int) -> None:

@@ -39,7 +39,7 @@ class WideResNet(nn.Module):
         for stage, out in enumerate((16 * width, 32 * width, 64 * width)):
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
-                stages.append(Block(channels, out, stride, dropout))
+                stages.append(WideBlock(channels, out, stride, dropout))
                 channels = out
         self.blocks = nn.Sequential(*stages)
         self.norm = nn.BatchNorm2d(channels)
@@ -52,7 +52,7 @@ class WideResNet(nn.Module):
         return scores
 
 
-class Block(nn.Module):
+class WideBlock(nn.Module):
     """Normalise, rectify, convolve; twice, and add the input."""
 
     def __init__(self, channels: int, out: int, stride: int, dropout: float) -> None:

@@ -12,7 +12,7 @@ from borat.lab.store.lock import lock_of
 from borat.lab.sweeps.jobs import Job, Outcome
 
 
-class Point:
+class JobProgress:
     """One point of the grid while the sweep runs."""
 
     def __init__(self, job: Job) -> None:
@@ -61,10 +61,10 @@ class Point:
 
 
 @dataclass
-class Progress:
+class SweepProgress:
     """How far a sweep is."""
 
-    points: list[Point]
+    points: list[JobProgress]
     started: float | None = None
     """When the first run was seen to have started."""
 
@@ -96,7 +96,7 @@ class Progress:
         return text if self.seconds_left is None else f"{text}, {readable_time(self.seconds_left)} left"
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[SweepProgress], None]
 
 
 def readable_time(seconds: float) -> str:

@@ -14,7 +14,7 @@ from borat.lab.sweeps.engines.base import Engine, make_engine
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import Grid, combinations
 from borat.lab.sweeps.jobs import Attempt, FunctionJob, Job, Outcome, TrainingJob, digest, pack
-from borat.lab.sweeps.progress import Point, Progress, Watch
+from borat.lab.sweeps.progress import JobProgress, SweepProgress, Watch
 from borat.lab.training.checks import check_names
 
 
@@ -60,7 +60,7 @@ def sweep(
             it uses; calls that failed are.
         workers: processes; the number of cores without it.
         engine: where to run instead, for example a ``RayEngine``.
-        watch: called twice a second with the sweep's ``Progress``; ``print`` will do.
+        watch: called twice a second with the sweep's ``SweepProgress``; ``print`` will do.
 
     In a script, call it below ``if __name__ == "__main__":``, since worker processes import the script.
     """
@@ -78,8 +78,8 @@ def sweep(
 
 
 def _run(jobs: Sequence[Job], engine: Engine, watch: Watch | None) -> list[Outcome]:
-    points = {job.folder: Point(job) for job in jobs}
-    progress = Progress(list(points.values()))
+    points = {job.folder: JobProgress(job) for job in jobs}
+    progress = SweepProgress(list(points.values()))
     missing = [point for point in points.values() if point.outcome is None]
     if watch is not None:
         watch(progress)

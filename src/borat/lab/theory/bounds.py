@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from borat.bundle import StepInfo
-from borat.lab.theory.problems import Loss, Problem
+from borat.lab.theory.problems import BatchLoss, Problem
 from borat.optimizer import BORAT, Constraint
 
 Bound = Callable[[Problem, float, int], Tensor]
@@ -39,7 +39,7 @@ def run(
     points, losses, steps = [w.detach().clone()], [], []
     for index in order:
 
-        def closure(loss_of: Loss = problem.losses[index]) -> Tensor:
+        def closure(loss_of: BatchLoss = problem.losses[index]) -> Tensor:
             optimizer.zero_grad()
             loss = loss_of(w)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from torch.nn import functional
 from borat.lab.data import load
 from borat.lab.data.task import VectorSplit
 
-Loss = Callable[[Tensor], Tensor]
+BatchLoss = Callable[[Tensor], Tensor]
 """The loss of one batch at a point."""
 
 
@@ -37,7 +37,7 @@ class Problem:
         secant: the constant mu of the restricted secant inequality, ``<g, w - w*> >= mu |w - w*|^2``.
     """
 
-    losses: Sequence[Loss]
+    losses: Sequence[BatchLoss]
     start: Tensor
     solutions: Tensor
     lipschitz: float = math.inf

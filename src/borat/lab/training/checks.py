@@ -8,13 +8,13 @@ from torch import nn
 
 from borat.lab.baselines import check_optimizer
 from borat.lab.config import RunConfig
-from borat.lab.data import Task, find_entry
+from borat.lab.data import Task, find_loader
 from borat.lab.models import parse_name
 
 
 def check_names(config: RunConfig) -> None:
     """Raise a ValueError for a data set, a model or an optimizer that does not exist, or that no run could use."""
-    find_entry(config.data)
+    find_loader(config.data)
     parse_name(config.model)
     check_optimizer(config)
     if math.isinf(config.lr):

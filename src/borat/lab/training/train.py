@@ -54,12 +54,12 @@ class Interrupted(Exception):  # noqa: N818 - it is no error
     """The process was asked to end; the run was saved and can be resumed."""
 
 
-Report = Callable[[Position, Tally, int], None]
+Listener = Callable[[Position, Tally, int], None]
 """Called after each batch with the position, the epoch so far and the number of batches in an epoch."""
 
 
 def silent(position: Position, tally: Tally, batches: int) -> None:
-    """Report nothing."""
+    """Listener nothing."""
 
 
 class Training:
@@ -90,7 +90,7 @@ class Training:
     def _batches_done(self) -> int:
         return self.position.epoch * self.batches + self.position.batch
 
-    def fit(self, report: Report = silent) -> Metrics:
+    def fit(self, report: Listener = silent) -> Metrics:
         """Train to the end of the budget, or until the loss is not finite any more: that is a result, too."""
         with exclusive(self.run.path, PATIENCE):
             self._open()
@@ -108,14 +108,14 @@ class Training:
         wanted = self.execution.tensorboard and is_first and self.metrics.status == "running"
         self.events = Events(self.run.path / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
 
-    def _train(self, report: Report) -> Metrics:
+    def _train(self, report: Listener) -> Metrics:
         with _ask_before_ending() as wanted, self.events:
             while self.metrics.status == "running":
                 self._train_epoch(report if self.fabric.is_global_zero else silent, wanted)
                 self._finish_epoch()
         return self.metrics
 
-    def _train_epoch(self, report: Report, wanted: Callable[[], bool]) -> None:
+    def _train_epoch(self, report: Listener, wanted: Callable[[], bool]) -> None:
         self.model.train()
         start = time.perf_counter()
         for batch in self._batches("train", start=self.position.batch):
@@ -264,7 +264,7 @@ def train(
     *,
     data_dir: Path | None = None,
     execution: Execution | None = None,
-    report: Report = silent,
+    report: Listener = silent,
 ) -> Metrics:
     """Train as configured, in a folder of its own; a run that was interrupted there goes on."""
     task = data.load(

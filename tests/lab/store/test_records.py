@@ -1,0 +1,87 @@
+"""The table of runs, and configurations that name files."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import fabricate
+from borat.lab import read_runs
+from borat.lab.config import RunConfig
+from borat.lab.store.records import configs_of
+from borat.lab.store.run import Metrics, Run
+
+
+def test_a_row_for_each_run(tmp_path):
+    finished = fabricate.write_run(tmp_path, RunConfig(radius=50.0, epochs=4), accuracy=0.75)
+    config = RunConfig(optimizer="sgd", schedule="cosine", epochs=4, train_limit=600)
+    fabricate.write_run(tmp_path / "deep", config, accuracy=0.5, status="diverged")
+    runs = read_runs(str(tmp_path))
+    assert list(runs.index) == [finished.path.name, f"deep/{config.digest}"]
+    assert list(runs.method) == ["BORAT3", "SGD, cosine"]
+    assert list(runs.status) == ["finished", "diverged"]
+    assert list(runs.epochs_done) == [4, 2]
+    assert runs.seconds.sum() == pytest.approx(6 * 1.5)
+    first, second = runs.itertuples()
+    assert (first.radius, first.test_accuracy, first.accuracy) == (50.0, 0.75, 0.75)
+    assert math.isnan(second.radius)
+    assert math.isnan(second.train_loss), "it was not finite"
+    assert second.train_limit == 600
+    assert [epoch["epoch"] for epoch in first.history] == [0, 1, 2, 3]
+    assert configs_of(runs) == [RunConfig(radius=50.0, epochs=4), config]
+
+
+def test_a_run_without_a_test_split_and_one_that_has_not_ended(tmp_path):
+    epoch = {"epoch": 0, "seconds": 1.0, "train_loss": 0.5, "validation_accuracy": 0.6}
+    for lr, status, result in ((0.1, "finished", {"validation_accuracy": 0.7}), (1.0, "running", {})):
+        config = RunConfig(lr=lr)
+        Run.create(tmp_path / config.digest, config).write_metrics(Metrics(status, [epoch], result))
+    runs = read_runs(tmp_path).sort_values("lr")
+    assert runs.accuracy.tolist() == pytest.approx([0.7, math.nan], nan_ok=True)
+    assert runs.validation_accuracy.tolist() == [0.7, 0.6]
+    assert "test_accuracy" not in runs
+
+
+def test_what_cannot_be_read_is_told(tmp_path):
+    good = fabricate.write_run(tmp_path, RunConfig(epochs=2), accuracy=0.5)
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.json").write_text("{")
+    with pytest.warns(UserWarning, match="odd holds no run of borat"):
+        assert list(read_runs(tmp_path).index) == [good.path.name]
+    assert list(read_runs(tmp_path, [good.path.name]).index) == [good.path.name]
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_runs(tmp_path, ["odd"])
+    with pytest.raises(ValueError, match="does not exist"):
+        read_runs(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    assert read_runs(tmp_path / "empty").empty
+
+
+# Files of word vectors
+
+
+def test_a_digest_does_not_depend_on_where_files_lie(tmp_path):
+    here, there = RunConfig(glove="/home/me/glove.txt"), RunConfig(glove="vectors/glove.txt")
+    assert here.digest == there.digest
+    assert len({here.digest, RunConfig(glove="other.txt").digest, RunConfig().digest}) == 3
+    Run.create(tmp_path, here)
+    Run.create(tmp_path, there)
+    with pytest.raises(ValueError, match="another configuration: glove differ"):
+        Run.create(tmp_path, RunConfig(glove="other.txt"))
+
+
+def test_digests_are_what_they_were(tmp_path):
+    """Folders of runs that were made before are found again."""
+    assert RunConfig().digest == "852b5098982f"
+    assert RunConfig(data="snli", model="infersent", radius=50, lr=1).digest == "16f25290b007"
+
+
+def test_a_folder_whose_name_was_made_from_a_path_is_read(tmp_path):
+    config = RunConfig(data="snli", model="infersent-4", glove="/home/me/glove.txt")
+    old = tmp_path / "0123456789ab"
+    run = Run.create(old, config)
+    run.write_metrics(Metrics("finished", [{"epoch": 0}], {"test_accuracy": 0.5}))
+    assert json.loads((old / "config.json").read_text())["glove"] == "/home/me/glove.txt"
+    assert list(read_runs(tmp_path).glove) == ["/home/me/glove.txt"]
