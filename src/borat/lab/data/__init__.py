@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from borat.lab.data.characters import load_characters
+from borat.lab.data.csv import load_csv
 from borat.lab.data.errors import (
     CorruptFileError,
     DataError,
@@ -17,6 +18,7 @@ from borat.lab.data.errors import (
     SchemaError,
     UnknownDatasetError,
 )
+from borat.lab.data.folders import load_images
 from borat.lab.data.images import IMAGE_SETS, load_digits_set, load_image_set
 from borat.lab.data.libsvm import LIBSVM_SETS, load_libsvm
 from borat.lab.data.options import COMMON, Options
@@ -53,9 +55,11 @@ class Loader:
 
 DATASETS: dict[str, Loader] = {
     "digits": Loader(load_digits_set, ("flatten",)),
-    **{name: Loader(partial(load_image_set, name), ("flatten",)) for name in IMAGE_SETS},
+    **{name: Loader(partial(load_image_set, name), ("flatten", "image_column", "label_column")) for name in IMAGE_SETS},
     "imagenet": Loader(load_imagenet, ("image_size",)),
     "snli": Loader(load_snli, ("train_split", "glove")),
+    "images": Loader(load_images, ("flatten", "image_size", "image_column", "label_column")),
+    "csv": Loader(load_csv, ("label_column",)),
     "text": Loader(load_characters, ("window",)),
     **{name: Loader(partial(load_libsvm, name)) for name in LIBSVM_SETS},
     "least_squares": Loader(load_least_squares, ("examples", "features")),
@@ -90,7 +94,8 @@ def load(
     Args:
         name: one of :data:`DATASETS`.
         data_dir: a folder of its files, as the hub has them: ``train*.parquet``, ``test*.parquet``,
-            ``valid*.parquet``, ``extra*.parquet``; for the LIBSVM sets, of their text files. Without it the hub.
+            ``valid*.parquet``, ``extra*.parquet``; for the LIBSVM sets, of their text files. Without it the hub. For
+            ``images`` a folder of class folders or parquet files, for ``csv`` and ``text`` a file.
         cache_dir: where decoded images are kept; ``$BORAT_CACHE`` or ``~/.cache/borat`` unless given.
         label_noise: the probability with which a training label is switched to another class, of the same super-class
             where there are such. How many were is in the description.
@@ -103,7 +108,10 @@ def load(
         flatten: images as vectors.
         train_split: for SNLI: ``"validation"`` to train on that smaller split.
         glove: for SNLI: a text file of word vectors.
-        image_size: for ImageNet: the size of the crops, 224 unless given.
+        image_size: for ImageNet: the size of the crops, 224 unless given; for ``images``: the height and width to bring
+            them to.
+        image_column: of parquet files: the column of the images, where it is not the hub's, or ``image``.
+        label_column: of parquet files and ``csv``: that of the classes, where it is not the hub's, or ``label``.
         window: for text: the characters of an example, 64 unless given.
         examples: of a synthetic problem's training split, 1,000 unless given.
         features: of a synthetic problem, 20 unless given.
