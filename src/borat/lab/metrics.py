@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -27,6 +27,16 @@ def judge(metrics: Iterable[str]) -> str:
     ('accuracy', 'loss')
     """
     return "accuracy" if any(metric.endswith("accuracy") for metric in metrics) else "loss"
+
+
+def judged(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
+    """What a run is judged by, of the first of these splits that has it, and its value.
+
+    >>> judged({"train_loss": 0.1, "test_loss": 1.5, "test_accuracy": 0.9}, "test", "validation")
+    ('test_accuracy', 0.9)
+    """
+    names = (f"{split}_{judge(record)}" for split in splits)
+    return next(((name, record[name]) for name in names if record.get(name) is not None), None)
 
 
 def goodness(metric: str, value: float) -> float:
@@ -61,6 +71,14 @@ def value_text(metric: str, value: float, *, spread: bool = False) -> str:
     if unit(metric) == 100.0:
         return f"{100.0 * value:.2f}" if spread else f"{100.0 * value:.1f}"
     return f"{value:.3g}"
+
+
+def with_unit(metric: str, value: float) -> str:
+    """
+    >>> with_unit("test_accuracy", 0.7654), with_unit("test_loss", 0.7654)
+    ('76.5 %', '0.765')
+    """
+    return value_text(metric, value) + (" %" if unit(metric) == 100.0 else "")
 
 
 def best(items: Iterable[T], score: Callable[[T], float], metric: str) -> T | None:
