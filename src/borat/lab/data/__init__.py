@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
@@ -27,6 +26,7 @@ from borat.lab.data.stream import load_imagenet
 from borat.lab.data.synthetic import load_least_squares, load_separable
 from borat.lab.data.task import Batch, Description, Split, Task
 from borat.lab.data.text import load_snli
+from borat.lab.files import pick
 
 __all__ = [
     "DATASETS",
@@ -51,20 +51,22 @@ class Loader:
 
     load: Callable[[Options], Task]
     options: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    """The only families of models for such data; without one, those for images or vectors."""
 
 
 DATASETS: dict[str, Loader] = {
     "digits": Loader(load_digits_set, ("flatten",)),
     **{name: Loader(partial(load_image_set, name), ("flatten", "image_column", "label_column")) for name in IMAGE_SETS},
     "imagenet": Loader(load_imagenet, ("image_size",)),
-    "snli": Loader(load_snli, ("train_split", "glove")),
+    "snli": Loader(load_snli, ("train_split", "glove"), models=("infersent",)),
     "images": Loader(load_images, ("flatten", "image_size", "image_column", "label_column")),
     "csv": Loader(load_csv, ("label_column",)),
-    "text": Loader(load_characters, ("window",)),
+    "text": Loader(load_characters, ("window",), models=("gpt", "ngram")),
     **{name: Loader(partial(load_libsvm, name)) for name in LIBSVM_SETS},
     "least_squares": Loader(load_least_squares, ("examples", "features")),
     "separable": Loader(load_separable, ("examples", "features")),
-    "repeat_copy": Loader(load_repeat_copy, ("examples",)),
+    "repeat_copy": Loader(load_repeat_copy, ("examples",), models=("dnc",)),
 }
 """The known data sets."""
 
@@ -160,11 +162,10 @@ def load(
 
 def find_loader(name: str) -> Loader:
     """How to load the data set of this name."""
-    if name not in DATASETS:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), DATASETS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(DATASETS)}"
-        raise UnknownDatasetError(f"unknown data set {name!r}; {hint}")
-    return DATASETS[name]
+    try:
+        return DATASETS[pick("data set", name, DATASETS)]
+    except ValueError as error:
+        raise UnknownDatasetError(str(error)) from None
 
 
 def _path(path: str | Path | None) -> Path | None:

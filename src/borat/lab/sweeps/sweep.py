@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.config import Execution, RunConfig
+from borat.lab.files import pick
 from borat.lab.sweeps.engines.base import Engine, make_engine
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import Grid, combinations
@@ -101,10 +101,7 @@ def _check_arguments(function: Callable[..., Any], settings: Mapping[str, Any]) 
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in settings:
         if key == "folder" or (key not in known and not takes_all):
-            known = [name for name in known if name != "folder"]
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}"
-            raise ValueError(f"the function has no parameter {key!r} for the grid; {hint}")
+            pick("parameter of the function", key, [name for name in known if name != "folder"])
     needed = [name for name in known if parameters[name].default is inspect.Parameter.empty and name != "folder"]
     missing = [name for name in needed if name not in settings]
     if missing:

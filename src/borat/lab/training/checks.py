@@ -8,7 +8,7 @@ from torch import nn
 
 from borat.lab.baselines import check_optimizer
 from borat.lab.config import RunConfig
-from borat.lab.data import Task, find_loader
+from borat.lab.data import DATASETS, find_loader
 from borat.lab.models import parse_name
 
 
@@ -16,24 +16,18 @@ def check_names(config: RunConfig) -> None:
     """Raise a ValueError for a data set, a model or an optimizer that does not exist, or that no run could use."""
     find_loader(config.data)
     parse_name(config.model)
+    check_model_suits(config)
     check_optimizer(config)
     if math.isinf(config.lr):
         raise ValueError(f"lr must be finite, got {config.lr}")
 
 
-def check_model_suits(config: RunConfig, task: Task) -> None:
-    kind = config.model.lower().split("-")[0]
-    about = task.description
-    special = {
-        "infersent": bool(task.vocabulary),
-        "dnc": about.sequences,
-        "gpt": bool(about.alphabet),
-        "ngram": bool(about.alphabet),
-    }
-    wanted = [name for name, fits in special.items() if fits]
+def check_model_suits(config: RunConfig) -> None:
+    """Raise a ValueError for a model that cannot read the data."""
+    kind, wanted = config.model.lower().split("-")[0], find_loader(config.data).models
     if wanted and kind not in wanted:
         raise ValueError(f"model must be {' or '.join(wanted)} for {config.data}, got {config.model!r}")
-    if not wanted and kind in special:
+    if not wanted and any(kind in loader.models for loader in DATASETS.values()):
         raise ValueError(f"model must be one for images or vectors for {config.data}, got {config.model!r}")
 
 

@@ -240,7 +240,7 @@ class Training:
 
 
 def _make_model(config: RunConfig, task: data.Task) -> nn.Module:
-    check_model_suits(config, task)
+    check_model_suits(config)
     shape, options = task.description.input_shape, {}
     if task.vocabulary:  # sentences: the model looks words up in a frozen matrix
         shape = (len(task.vocabulary), WORD_DIMENSION) if task.embeddings is None else tuple(task.embeddings.shape)

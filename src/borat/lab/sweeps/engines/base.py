@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, Protocol
+
+from borat.lab.files import pick
 
 HEARTBEAT = 0.5
 """Seconds between two looks at the jobs."""
@@ -57,10 +58,7 @@ def make_engine(
         "local": {"workers": workers, "threads": threads},
         "ray": {"address": address, "cpus_per_run": cpus_per_run, "gpus_per_run": gpus_per_run},
     }
-    if name not in options:
-        near = difflib.get_close_matches(name, ENGINES, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(ENGINES)}"
-        raise ValueError(f"unknown engine {name!r}; {hint}")
+    pick("engine", name, ENGINES)
     given = {engine: {k: v for k, v in values.items() if v is not None} for engine, values in options.items()}
     for other in set(ENGINES) - {name}:
         for option in given[other]:
