@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 PRELOADED = (
@@ -18,15 +19,37 @@ PRELOADED = (
 )
 
 
+def start_warm(target: Callable[..., object], *arguments: object, **environment: str) -> BaseProcess:
+    """Call a function in a process that need not import the large libraries, with these environment variables."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOADED])
+    variables = {**os.environ, **environment}
+    process = context.Process(target=_call_in, args=(variables, target, *arguments))
+    process.start()
+    return process
+
+
+def _call_in(variables: dict[str, str], target: Callable[..., object], *arguments: object) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+    target(*arguments)
+
+
+def command(*words: str) -> None:
+    """The command ``borat``, to be started warm; what it says is lost."""
+    from borat.lab.cli import app
+
+    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), 1)
+    app([*words])
+
+
 def run_program(code: str, folder: Path) -> str:
     """Run code as a program in a folder and a process of its own; what it printed.
 
     The process is forked from one that has imported the large libraries, which takes longer than most programs do.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED])
-    process = context.Process(target=_run_here, args=(code, folder))
-    process.start()
+    process = start_warm(_run_here, code, folder)
     process.join(timeout=300)
     process.kill()
     said, complaints = ((folder / name).read_text(encoding="utf-8") for name in ("stdout.txt", "stderr.txt"))

@@ -119,7 +119,7 @@ class RunConfig(Settings):
 class Execution(Settings):
     """Where and how to train. None of it belongs to the configuration of a run: none should change what comes out.
 
-    Args:
+    Attributes:
         devices: how many processes, each with a device of its own; the batch is shared among them.
         strategy: ``"ddp"`` copies the model, ``"fsdp"`` spreads it (FSDP2); ``"auto"`` is DDP with several devices.
         accelerator: ``"cpu"``, ``"gpu"``, …; the best there is for ``"auto"``.

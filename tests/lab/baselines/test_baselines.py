@@ -30,6 +30,7 @@ from borat.lab.baselines.sps import SPS
 from borat.lab.config import LOSSES, SCHEDULES, RunConfig
 from borat.lab.figures import COLOURS
 from borat.lab.methods import METHODS
+from processes import start_warm
 
 OWN = ("dfw", "bpgrad", "l4adam", "l4mom", "sps")
 COORDINATEWISE = ("adagrad", "adam", "amsgrad", "adamw", "rmsprop", "yogi")
@@ -545,7 +546,10 @@ def _train_on_part(rank: int, model: nn.Module, config: RunConfig, optimizer=Non
 
 
 def test_two_processes_take_the_steps_of_one(tmp_path):
-    torch.multiprocessing.spawn(_train_together, (str(tmp_path),), nprocs=2)
+    together = [start_warm(_train_together, rank, str(tmp_path)) for rank in range(2)]
+    for process in together:
+        process.join(timeout=240)
+    assert [process.exitcode for process in together] == [0, 0]
     outcomes = [torch.load(tmp_path / f"outcomes-{rank}.pt") for rank in range(2)]
     for key, point in outcomes[0].items():
         assert torch.equal(point, outcomes[1][key]), f"{key}: the processes have drifted apart"
@@ -661,7 +665,7 @@ def test_every_schedule_with_every_optimizer(name, schedule):
     ("make", "message"),
     [
         (lambda: make(optimizer="sdg"), r"unknown optimizer 'sdg'; did you mean 'sgd'\?"),
-        (lambda: make(optimizer="L4"), "unknown optimizer 'L4'; did you mean 'l4mom'"),
+        (lambda: make(optimizer="L4mo"), "unknown optimizer 'L4mo'; did you mean 'l4mom'"),
         (lambda: make(optimizer="?"), r"unknown optimizer '\?'; known are sgd, alig, borat"),
         (
             lambda: make(optimizer="borat", weight_decay=0.1),

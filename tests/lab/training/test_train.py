@@ -6,8 +6,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -21,6 +19,7 @@ from borat.lab.methods import METHODS
 from borat.lab.models import make_model
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.train import Interrupted, Training, train
+from processes import command, start_warm
 
 SMALL = RunConfig(epochs=3, train_limit=400, batch_size=32, dropout=0.2, bundle_size=5, lr=1.0, radius=20.0)
 
@@ -89,21 +88,23 @@ def test_resumes_bit_for_bit_from_any_batch(tmp_path, uninterrupted, stop):
 
 def test_survives_kill_9(tmp_path, uninterrupted):
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.as_dict().items() if v is not None and k != "augment"]
-    command = [sys.executable, "-m", "borat", "train", f"--out={tmp_path}", *flags]
+    words = ["train", f"--out={tmp_path}", *flags]
     folder = tmp_path / SMALL.digest
     kills = 0
     while kills < 2:
-        worker = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while worker.poll() is None and not (folder / "environment.json").exists():
+        worker = start_warm(command, *words)
+        while worker.is_alive() and not (folder / "environment.json").exists():
             time.sleep(0.05)
         time.sleep(0.1 + 0.15 * kills)
-        if worker.poll() is not None:
+        if not worker.is_alive():
             break
         worker.kill()
-        worker.wait()
+        worker.join()
         kills += 1
     assert kills, "it was killed at least once"
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    last = start_warm(command, *words)
+    last.join(timeout=120)
+    assert last.exitcode == 0
     assert_same_run(Run(folder), uninterrupted)
 
 

@@ -16,8 +16,8 @@ import torch
 from borat.lab.config import Execution
 from borat.lab.store.run import Run
 from borat.lab.training.train import Interrupted, train
-from processes import count_group, wait_until
-from train_worker import CONFIG, config_of
+from processes import count_group, start_warm, wait_until
+from train_worker import CONFIG, config_of, train_pairs
 
 PAIRS = (
     "ddp:borat",
@@ -57,11 +57,12 @@ def folder(tmp_path_factory) -> Path:
     for pair in PAIRS:
         if pair.endswith(":resumed"):
             start_on_one(folder / pair, pair.split(":")[1])
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, Path(__file__).with_name("train_worker.py"), str(folder), *PAIRS]
-    workers = [subprocess.Popen(command, env={**common, "LOCAL_RANK": str(rank)}) for rank in range(2)]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    workers = [start_warm(train_pairs, folder, PAIRS, **common, LOCAL_RANK=str(rank)) for rank in range(2)]
     try:
-        assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
+        for worker in workers:
+            worker.join(timeout=240)
+        assert [worker.exitcode for worker in workers] == [0, 0]
     finally:
         for worker in workers:
             worker.kill()

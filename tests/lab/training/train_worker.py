@@ -1,8 +1,8 @@
-"""One of several processes that train together. Run by test_train_devices.py with a folder and pairs."""
+"""What one of several processes does that train together for test_train_devices.py."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,9 +17,9 @@ def config_of(optimizer: str) -> RunConfig:
     return CONFIG.replace(optimizer=optimizer, lr=0.5 if optimizer in ("borat", "alig", "sgd") else 0.01)
 
 
-if __name__ == "__main__":
+def train_pairs(folder: Path, pairs: Sequence[str]) -> None:
     torch.set_num_threads(1)
-    for pair in sys.argv[2:]:
+    for pair in pairs:
         strategy, optimizer, *_ = pair.split(":")
         execution = Execution(devices=2, strategy=strategy, accelerator="cpu", tensorboard=False)
-        train(config_of(optimizer), Path(sys.argv[1]) / pair, execution=execution)
+        train(config_of(optimizer), folder / pair, execution=execution)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from borat.lab.config import RunConfig
+from borat.lab.files import pick
 from borat.lab.methods import METHODS
 from borat.losses import MultiClassHingeLoss, SmoothHingeLoss, TopKCrossEntropyLoss
 
@@ -23,6 +24,7 @@ def make_loss(config: RunConfig) -> nn.Module:
 
 
 def check_loss_suits(config: RunConfig) -> None:
-    allowed = METHODS[config.optimizer].losses or tuple(LOSSES)
+    """Raise a ValueError for an optimizer that is not there, or that cannot have this loss."""
+    allowed = METHODS[pick("optimizer", config.optimizer, METHODS)].losses or tuple(LOSSES)
     if config.loss not in allowed:
         raise ValueError(f"loss must be {' or '.join(allowed)} for {config.optimizer}, got {config.loss!r}")

@@ -14,13 +14,11 @@ from borat import sharding
 from borat.constraints import L2Ball
 from borat.lab.baselines.losses import check_loss_suits
 from borat.lab.config import RunConfig
-from borat.lab.files import pick
 from borat.lab.methods import METHODS, Method
 
 
 def check_optimizer(config: RunConfig) -> None:
     """Whether there is such an optimizer, and whether it can have this loss."""
-    pick("optimizer", config.optimizer, METHODS)
     check_loss_suits(config)
 
 
