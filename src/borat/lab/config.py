@@ -24,6 +24,8 @@ SCHEDULES = ("constant", "manual", "piecewise", "geometric", "cosine", "plateau"
 PRECISIONS = ("32", "64", "bf16-mixed")
 STRATEGIES = ("auto", "ddp", "fsdp")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
+LATER = ("image_size", "image_column", "label_column", "window")
+"""Keys that came later: a digest has them only where they are given, so that runs made before are found again."""
 
 
 class RunConfig(Settings):
@@ -35,6 +37,10 @@ class RunConfig(Settings):
     augment: bool = True
     train_split: str | None = None
     glove: str | None = None
+    image_size: int | None = None
+    image_column: str | None = None
+    label_column: str | None = None
+    window: int | None = None
 
     model: str = "mlp-128-128"
     dropout: float = 0.0
@@ -112,7 +118,8 @@ class RunConfig(Settings):
     @property
     def digest(self) -> str:
         """A short name for this configuration: the same on every machine."""
-        text = json.dumps(self.identity, sort_keys=True)
+        decided = {key: value for key, value in self.identity.items() if key not in LATER or value is not None}
+        text = json.dumps(decided, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 METRICS = tuple(
-    f"{split}_{name}" for split in ("train", "validation", "test") for name in ("accuracy", "loss", "top5_accuracy")
+    f"{split}_{name}"
+    for split in ("train", "validation", "test")
+    for name in ("accuracy", "loss", "top5_accuracy", "perplexity")
 )
 """In the records of a run."""
 
 
 def lower_is_better(metric: str) -> bool:
-    return metric.endswith("_loss")
+    return metric.endswith(("loss", "perplexity"))
+
+
+def judge(metrics: Iterable[str]) -> str:
+    """What a task is judged by that measures these: the accuracy or, where it has none, the loss.
+
+    >>> judge(["test_loss", "test_accuracy"]), judge(["test_loss", "test_perplexity"])
+    ('accuracy', 'loss')
+    """
+    return "accuracy" if any(metric.endswith("accuracy") for metric in metrics) else "loss"
+
+
+def judged(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
+    """What a run is judged by, of the first of these splits that has it, and its value.
+
+    >>> judged({"train_loss": 0.1, "test_loss": 1.5, "test_accuracy": 0.9}, "test", "validation")
+    ('test_accuracy', 0.9)
+    """
+    names = (f"{split}_{judge(record)}" for split in splits)
+    return next(((name, record[name]) for name in names if record.get(name) is not None), None)
+
+
+def goodness(metric: str, value: float) -> float:
+    """The same measurement where higher is better."""
+    return -value if lower_is_better(metric) else value
 
 
 def unit(metric: str) -> float:
@@ -47,8 +73,15 @@ def value_text(metric: str, value: float, *, spread: bool = False) -> str:
     return f"{value:.3g}"
 
 
+def with_unit(metric: str, value: float) -> str:
+    """
+    >>> with_unit("test_accuracy", 0.7654), with_unit("test_loss", 0.7654)
+    ('76.5 %', '0.765')
+    """
+    return value_text(metric, value) + (" %" if unit(metric) == 100.0 else "")
+
+
 def best(items: Iterable[T], score: Callable[[T], float], metric: str) -> T | None:
     """The item with the best score, the first of several; None where no score is a number."""
-    sign = -1.0 if lower_is_better(metric) else 1.0
-    scored = [(sign * value, item) for item in items if math.isfinite(value := score(item))]
+    scored = [(goodness(metric, value), item) for item in items if math.isfinite(value := score(item))]
     return max(scored, key=lambda pair: pair[0])[1] if scored else None

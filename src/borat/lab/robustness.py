@@ -10,6 +10,9 @@ from itertools import groupby
 MARGIN = 0.02
 """Usable means: at most this far below the best accuracy of all methods, in absolute terms (2 points)."""
 
+LOSS_MARGIN = 0.05
+"""Where there is no accuracy: at most this share above the lowest loss of all methods."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -38,6 +41,15 @@ class Usable:
     """Usable (learning rate, radius) pairs."""
     total: int
     """All (learning rate, radius) pairs that were tried."""
+
+
+def as_accuracy(loss: float) -> float:
+    """A loss on a scale where those that are ``LOSS_MARGIN`` apart are ``MARGIN`` apart, and higher is better.
+
+    >>> is_usable(as_accuracy(2.1), as_accuracy(2.0)), is_usable(as_accuracy(2.11), as_accuracy(2.0))
+    (True, False)
+    """
+    return -MARGIN * math.log(loss) / math.log1p(LOSS_MARGIN) if loss > 0.0 or math.isnan(loss) else math.inf
 
 
 def best_accuracy(accuracies: Iterable[float]) -> float:

@@ -142,8 +142,8 @@ def test_means_over_seeds(grid):
     setting = task.grid.cells["BORAT3"][1.0, 50.0]
     values = list(setting.runs.test_accuracy)
     assert len(values) == 2
-    assert setting.accuracy.mean == pytest.approx(sum(values) / 2)
-    assert setting.accuracy.std == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2)), "the sample's"
+    assert setting.result.mean == pytest.approx(sum(values) / 2)
+    assert setting.result.std == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2)), "the sample's"
     losses = [history[3]["train_loss"] for history in setting.runs.history]
     assert setting.curve("train_loss")[3].mean == pytest.approx(sum(losses) / 2)
 
@@ -154,8 +154,8 @@ def test_diverged_seeds_are_counted_not_averaged(tmp_path):
         fabricate.write_run(tmp_path, config.replace(seed=seed), accuracy=0.8 + 0.1 * seed, status=status)
     (task,) = group(collect(tmp_path))
     (setting,) = task.settings
-    assert (setting.status, setting.diverged, setting.accuracy.runs) == ("diverged", 1, 2)
-    assert setting.accuracy.mean == pytest.approx(0.85)
+    assert (setting.status, setting.diverged, setting.result.runs) == ("diverged", 1, 2)
+    assert setting.result.mean == pytest.approx(0.85)
     assert math.isnan(setting.outcome), "the verdict does not call it usable"
     row = make_data("", "", collect(tmp_path), [task])["table"]["settings"][0]
     assert "2 finished, 1 diverged" in row

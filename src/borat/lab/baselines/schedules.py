@@ -9,7 +9,8 @@ geometric  of Szegedy et al. (2015): times 0.94 after every second epoch
 cosine     warm restarts of Loshchilov and Hutter (2017): cycles of cosine annealing to zero, each twice as long as the
            one before. Four of them fill the budget: the first takes a fifteenth of it, and the last one ends with it.
            The learning rate changes after each batch
-plateau    of the paper's experiment on SNLI: divided by 5 after each epoch without a new best validation accuracy
+plateau    of the paper's experiment on SNLI: divided by 5 after each epoch without a new best validation accuracy,
+           or loss where there is no accuracy
 ========== ============================================================================================================
 
 They work with every optimizer. BORAT takes a new learning rate at its next bundle.
@@ -53,10 +54,10 @@ class Schedule:
         if isinstance(self.scheduler, CosineAnnealingWarmRestarts) and self.batches_done < self.budget:
             self.scheduler.step(COSINE_CYCLES * self.batches_done / self.budget)
 
-    def after_epoch(self, validation_accuracy: float) -> None:
-        """Called after each epoch and its evaluation."""
+    def after_epoch(self, score: float) -> None:
+        """Called after each epoch and its evaluation, with a score of which more is better."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step(validation_accuracy)
+            self.scheduler.step(score)
         elif isinstance(self.scheduler, MultiStepLR | StepLR):
             self.scheduler.step()
 

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-DataDir = Annotated[Path | None, typer.Option(help="A folder of the data set's files; the hub without it.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="A folder of the data set's files, or a file of your own for csv and text; the hub without it."),
+]
 Workers = Annotated[int | None, typer.Option(help="Processes on this machine; one for each core without it.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of each process; its share of the cores without it.")]
 EngineName = Annotated[str, typer.Option(help="local: processes on this machine; ray: a Ray cluster.")]

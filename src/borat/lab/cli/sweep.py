@@ -13,8 +13,9 @@ from rich.table import Table
 
 from borat.lab.cli.common import app, console, interrupted_by_sigterm, with_flags_of
 from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
-from borat.lab.cli.watch import describe, last_line, percent, shown, varying, watching
+from borat.lab.cli.watch import describe, last_line, shown, varying, watching
 from borat.lab.config import RunConfig
+from borat.lab.metrics import judged, with_unit
 from borat.lab.store.run import Run
 from borat.lab.sweeps.engines.base import make_engine
 from borat.lab.sweeps.grid import SweepFile, parse_values
@@ -106,14 +107,14 @@ def _state(config: RunConfig, out: Path) -> str:
 
 
 def result_table(outcomes: Sequence[Outcome]) -> Table:
-    """Accuracies: the setting with the most values across, the others and the methods down."""
+    """What runs are judged by: the setting with the most values across, the others and the methods down."""
     configs = [outcome.config for outcome in outcomes]
     keys = varying(configs)
     across = max(keys, key=lambda key: len({getattr(config, key) for config in configs}), default=None)
     down = [key for key in keys if key != across]
     rows: dict[str, dict[str, str]] = {}
     for config, outcome in zip(configs, outcomes, strict=True):
-        column = f"{across} {shown(getattr(config, across))}" if across else "accuracy"
+        column = f"{across} {shown(getattr(config, across))}" if across else "result"
         rows.setdefault(describe(config, down), {})[column] = _cell(outcome)
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     table = Table(title=_metric(outcomes), title_justify="left")
@@ -126,15 +127,13 @@ def result_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _metric(outcomes: Sequence[Outcome]) -> str:
-    names = [name for outcome in outcomes for name in outcome.result if name.endswith("_accuracy")]
-    return names[0].replace("_", " ").capitalize() if names else ""
+    found = [verdict[0] for outcome in outcomes if (verdict := judged(outcome.result, "test", "validation"))]
+    return found[0].replace("_", " ").capitalize() if found else ""
 
 
 def _cell(outcome: Outcome) -> str:
-    accuracy = next((value for name, value in outcome.result.items() if name.endswith("_accuracy")), None)
-    if outcome.status != "finished" or accuracy is None:
-        return f"[red]{outcome.status}[/]"
-    return percent(accuracy)
+    verdict = judged(outcome.result, "test", "validation")
+    return with_unit(*verdict) if outcome.status == "finished" and verdict else f"[red]{outcome.status}[/]"
 
 
 def _finish(outcomes: Sequence[Outcome], out: Path) -> None:

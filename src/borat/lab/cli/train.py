@@ -90,7 +90,8 @@ def _training_bar(config: RunConfig) -> Iterator[Callable[[Any, Any, int], None]
             means = tally.means()
             kind = max(tally.kinds, key=tally.kinds.get, default="")
             text = f"epoch {position.epoch + 1} of {config.epochs}  loss {means['loss']:.4f}  "
-            text += f"accuracy {100 * means['accuracy']:.1f} %  {kind}"
+            accuracy, perplexity = f"accuracy {100 * means['accuracy']:.1f} %", f"perplexity {means['perplexity']:.2f}"
+            text += f"{accuracy if tally.answers else perplexity}  {kind}"
             done = position.epoch * batches + position.batch
             progress.update(task, completed=done, total=batches * config.epochs, description=text)
 

@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from borat.lab.config import RunConfig
+from borat.lab.metrics import best, judged, with_unit
 from borat.lab.sweeps.progress import JobProgress, SweepProgress, Watch
 
 NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
@@ -48,13 +49,14 @@ def live_table(progress: SweepProgress) -> Table:
     for point in progress.points:
         methods.setdefault(point.config.method, []).append(point)
     for method, points in methods.items():
-        best = max((point.accuracy for point in points if point.accuracy is not None), default=None)
+        standings = [standing for point in points if (standing := judged(point.measured, "validation"))]
+        leader = best(standings, lambda standing: standing[1], standings[0][0]) if standings else None
         running = [point for point in points if point.status == "running"]
         table.add_row(
             method,
             ProgressBar(total=sum(point.job.size for point in points), completed=sum(point.done for point in points)),
             f"{sum(point.outcome is not None for point in points)}/{len(points)}",
-            "" if best is None else percent(best),
+            with_unit(*leader) if leader else "",
             "\n".join(f"{settings(point.config, show)}: {_position(point)}" for point in running),
         )
     return table
@@ -82,18 +84,16 @@ def shown(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
 def ending(point: JobProgress) -> str:
     """How a run ended, in a few words."""
     if point.outcome is None:
         return "not ended"
     if point.outcome.error:
         return f"{point.outcome.status}: {last_line(point.outcome.error)}"
-    accuracies = [f", {k.replace('_', ' ')} {percent(v)}" for k, v in point.outcome.result.items() if "accuracy" in k]
-    return f"{point.outcome.status}{''.join(accuracies)}"
+    result = point.outcome.result
+    shown = [name for name in result if "accuracy" in name] or list(result)
+    values = [f", {name.replace('_', ' ')} {with_unit(name, result[name])}" for name in shown]
+    return f"{point.outcome.status}{''.join(values)}"
 
 
 def last_line(error: str) -> str:
@@ -106,4 +106,5 @@ def last_line(error: str) -> str:
 
 def _position(point: JobProgress) -> str:
     epoch = f"epoch {min(point.done + 1, point.job.size)} of {point.job.size}"
-    return epoch if point.accuracy is None else f"{epoch}, {percent(point.accuracy)}"
+    standing = judged(point.measured, "validation")
+    return f"{epoch}, {with_unit(*standing)}" if standing else epoch

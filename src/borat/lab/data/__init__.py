@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
+from borat.lab.data.characters import load_characters
+from borat.lab.data.csv import load_csv
 from borat.lab.data.errors import (
     CorruptFileError,
     DataError,
@@ -15,6 +17,7 @@ from borat.lab.data.errors import (
     SchemaError,
     UnknownDatasetError,
 )
+from borat.lab.data.folders import load_images
 from borat.lab.data.images import IMAGE_SETS, load_digits_set, load_image_set
 from borat.lab.data.libsvm import LIBSVM_SETS, load_libsvm
 from borat.lab.data.options import COMMON, Options
@@ -48,19 +51,22 @@ class Loader:
 
     load: Callable[[Options], Task]
     options: tuple[str, ...] = ()
-    model: str = ""
-    """The only family of models for such data; without one, those for images or vectors."""
+    models: tuple[str, ...] = ()
+    """The only families of models for such data; without one, those for images or vectors."""
 
 
 DATASETS: dict[str, Loader] = {
     "digits": Loader(load_digits_set, ("flatten",)),
-    **{name: Loader(partial(load_image_set, name), ("flatten",)) for name in IMAGE_SETS},
+    **{name: Loader(partial(load_image_set, name), ("flatten", "image_column", "label_column")) for name in IMAGE_SETS},
     "imagenet": Loader(load_imagenet, ("image_size",)),
-    "snli": Loader(load_snli, ("train_split", "glove"), model="infersent"),
+    "snli": Loader(load_snli, ("train_split", "glove"), models=("infersent",)),
+    "images": Loader(load_images, ("flatten", "image_size", "image_column", "label_column")),
+    "csv": Loader(load_csv, ("label_column",)),
+    "text": Loader(load_characters, ("window",), models=("gpt", "ngram")),
     **{name: Loader(partial(load_libsvm, name)) for name in LIBSVM_SETS},
     "least_squares": Loader(load_least_squares, ("examples", "features")),
     "separable": Loader(load_separable, ("examples", "features")),
-    "repeat_copy": Loader(load_repeat_copy, ("examples",), model="dnc"),
+    "repeat_copy": Loader(load_repeat_copy, ("examples",), models=("dnc",)),
 }
 """The known data sets."""
 
@@ -79,6 +85,9 @@ def load(
     train_split: str | None = None,
     glove: str | Path | None = None,
     image_size: int | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    window: int | None = None,
     examples: int | None = None,
     features: int | None = None,
 ) -> Task:
@@ -87,7 +96,8 @@ def load(
     Args:
         name: one of :data:`DATASETS`.
         data_dir: a folder of its files, as the hub has them: ``train*.parquet``, ``test*.parquet``,
-            ``valid*.parquet``, ``extra*.parquet``; for the LIBSVM sets, of their text files. Without it the hub.
+            ``valid*.parquet``, ``extra*.parquet``; for the LIBSVM sets, of their text files. Without it the hub. For
+            ``images`` a folder of class folders or parquet files, for ``csv`` and ``text`` a file.
         cache_dir: where decoded images are kept; ``$BORAT_CACHE`` or ``~/.cache/borat`` unless given.
         label_noise: the probability with which a training label is switched to another class, of the same super-class
             where there are such. How many were is in the description.
@@ -100,7 +110,11 @@ def load(
         flatten: images as vectors.
         train_split: for SNLI: ``"validation"`` to train on that smaller split.
         glove: for SNLI: a text file of word vectors.
-        image_size: for ImageNet: the size of the crops, 224 unless given.
+        image_size: for ImageNet: the size of the crops, 224 unless given; for ``images``: the height and width to bring
+            them to.
+        image_column: of parquet files: the column of the images, where it is not the hub's, or ``image``.
+        label_column: of parquet files and ``csv``: that of the classes, where it is not the hub's, or ``label``.
+        window: for text: the characters of an example, 64 unless given.
         examples: of a synthetic problem's training split, 1,000 unless given.
         features: of a synthetic problem, 20 unless given.
 
@@ -129,6 +143,9 @@ def load(
         train_split=train_split,
         glove=_path(glove),
         image_size=image_size,
+        image_column=image_column,
+        label_column=label_column,
+        window=window,
         examples=examples,
         features=features,
     )

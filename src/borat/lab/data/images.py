@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from borat.lab.data.augment import Augmentation, channel_statistics
 from borat.lab.data.cache import cached
 from borat.lab.data.decode import decode_split
-from borat.lab.data.errors import DataError
+from borat.lab.data.errors import DataError, SchemaError
 from borat.lab.data.noise import any_class, families_of, hold_out, limit, switch_labels
 from borat.lab.data.options import Options
 from borat.lab.data.source import Hub, open_split
@@ -18,6 +18,7 @@ from borat.lab.data.task import Description, ImageSplit, Task
 
 FLIPS_AND_CROPS = Augmentation(padding=4, flips=True)
 NOTHING = Augmentation()
+NAME_COLUMNS = "say with image_column and label_column which ones to read"
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Decoded:
 def load_image_set(name: str, options: Options) -> Task:
     """Load one of :data:`IMAGE_SETS`."""
     spec = IMAGE_SETS[name]
+    spec = replace(spec, image=options.image_column or spec.image, label=options.label_column or spec.label)
     train = _decode(name, spec, "train", options)
     if spec.held_out is None:
         if options.validation_size is not None:
@@ -109,7 +111,10 @@ def load_image_set(name: str, options: Options) -> Task:
 
 def _decode(name: str, spec: ImageSet, split: str, options: Options) -> Decoded:
     columns = {spec.image: "image", **dict.fromkeys(spec.label_columns, "integer")}
-    sources = open_split(name, spec.hub, split, columns, options.data_dir)
+    try:
+        sources = open_split(name, spec.hub, split, columns, options.data_dir)
+    except SchemaError as error:
+        raise SchemaError(f"{error}; {NAME_COLUMNS}") from error
     identity = tuple(part for source in sources for part in source.identity)
     tensors = cached(
         options.cache,

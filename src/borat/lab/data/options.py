@@ -31,6 +31,9 @@ class Options:
     train_split: str | None = None
     glove: Path | None = None
     image_size: int | None = None
+    image_column: str | None = None
+    label_column: str | None = None
+    window: int | None = None
     examples: int | None = None
     features: int | None = None
 
@@ -39,7 +42,7 @@ class Options:
             raise ValueError(f"label_noise must be a probability between 0 and 1, got {self.label_noise!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ValueError(f"seed must be an integer of at least 0, got {self.seed!r}")
-        for name in ("train_limit", "validation_size", "image_size", "examples", "features"):
+        for name in ("train_limit", "validation_size", "image_size", "window", "examples", "features"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
         check_flag("augment", self.augment)

@@ -146,7 +146,8 @@ class Description:
 
     ``mean`` and ``std`` are those of the training split's channels, for pixels between 0 and 1. ``num_classes`` is 0
     where the labels are real numbers; with ``sequences`` it is the number of bits in a step. ``switched_labels`` counts
-    the training labels that the noise changed.
+    the training labels that the noise changed. ``alphabet`` has the characters of text, in the order of their numbers;
+    ``checksum`` tells a user's own data from others.
     """
 
     name: str
@@ -160,6 +161,8 @@ class Description:
     label_noise: float = 0.0
     switched_labels: int = 0
     vocabulary_size: int = 0
+    alphabet: str = ""
+    checksum: str = ""
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

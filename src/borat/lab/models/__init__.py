@@ -15,8 +15,10 @@ from torch import nn
 from borat.lab.models.common import check_dropout
 from borat.lab.models.densenet import DenseNet
 from borat.lab.models.dnc import DNC
+from borat.lab.models.gpt import GPT
 from borat.lab.models.infersent import InferSent
 from borat.lab.models.mlp import CNN, MLP, LogisticRegression
+from borat.lab.models.ngram import NGram
 from borat.lab.models.resnet import ResNet18
 from borat.lab.models.wrn import WideResNet
 
@@ -24,11 +26,13 @@ __all__ = [
     "CNN",
     "DNC",
     "FAMILIES",
+    "GPT",
     "MLP",
     "DenseNet",
     "Family",
     "InferSent",
     "LogisticRegression",
+    "NGram",
     "ResNet18",
     "WideResNet",
     "make_model",
@@ -59,6 +63,8 @@ FAMILIES = (
     Family("resnet-18", r"resnet-18", ResNet18, ("resnet-18",)),
     Family("infersent or infersent-<hidden>", r"infersent(-\d+)?", InferSent, ("infersent",)),
     Family("dnc", r"dnc", DNC, ("dnc",)),
+    Family("gpt-<layers>-<width>", r"gpt-(\d+)-(\d+)", GPT, ("gpt-2-64",)),
+    Family("ngram-<context>-<width>", r"ngram-(\d+)-(\d+)", NGram, ("ngram-6-96",)),
     Family("mlp-<width>-<width>-...", r"mlp((?:-\d+)+)", MLP, ("mlp-128-128",)),
     Family("mlp-bn-<width>-...", r"mlp-bn((?:-\d+)+)", partial(MLP, batch_norm=True), ("mlp-bn-128-128",)),
     Family("cnn", r"cnn", CNN, ("cnn",)),
@@ -74,7 +80,8 @@ def make_model(
     Args:
         name: of one of the forms in :data:`FAMILIES`, in upper or lower case.
         input_shape: of one input without the batch: (channels, height, width) of an image, (words, dimension) of the
-            embeddings for ``infersent``, (channels,) of a step for ``dnc``.
+            embeddings for ``infersent``, (channels,) of a step for ``dnc``, (characters,) of a window for ``gpt`` and
+            ``ngram``.
         classes: the number of scores.
         dropout: the probability to drop a unit, for models that have dropout.
         **options: what else the model takes, such as ``batch_norm`` for an MLP.

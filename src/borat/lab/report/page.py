@@ -16,11 +16,10 @@ from borat.lab.figures import DASHES, PALETTE, SCALE, kind_styles, method_styles
 from borat.lab.methods import sort_labels
 from borat.lab.report.rows import make_table
 from borat.lab.report.tasks import Mean, Setting, TaskReport
-from borat.lab.robustness import MARGIN, sentence
+from borat.lab.robustness import LOSS_MARGIN, MARGIN, sentence
 from borat.lab.store.records import Collection
 
 SCRIPTS = ("base.js", "verdict.js", "heatmaps.js", "curves.js", "kinds.js", "table.js", "main.js")
-CURVES = ("train_loss", "validation_accuracy", "step_size")
 
 
 def render(title: str, summary: str, found: Collection, tasks: Sequence[TaskReport]) -> str:
@@ -51,7 +50,7 @@ def make_data(title: str, summary: str, found: Collection, tasks: Sequence[TaskR
         "title": title,
         "summary": summary,
         "notes": found.notes,
-        "margin": MARGIN,
+        "margins": {"accuracy": MARGIN, "loss": LOSS_MARGIN},
         "methods": {method: asdict(styles[method]) for method in methods},
         "palette": [asdict(style) for style in PALETTE],
         "dashes": DASHES,
@@ -68,7 +67,9 @@ def _task(task: TaskReport) -> dict[str, Any]:
     return {
         "name": task.name,
         "metric": task.metric,
+        "measure": task.measure,
         "best": task.top,
+        "perplexity": math.exp(task.top) if task.top and task.runs.perplexity.notna().any() else None,
         "sentence": sentence(task.usable),
         "usable": [asdict(result) for result in task.usable],
         "grid": {
@@ -85,7 +86,7 @@ def _task(task: TaskReport) -> dict[str, Any]:
 def _cell(task: TaskReport, setting: Setting, lr: float, second: float | None) -> dict[str, Any]:
     is_best = setting is task.best[setting.method]
     about = {"diverged": setting.diverged, "best": is_best, "label": label(setting)}
-    return {"lr": lr, "second": second, **_mean(setting.accuracy), **about}
+    return {"lr": lr, "second": second, **_mean(setting.result), **about}
 
 
 def _setting(setting: Setting, task: TaskReport) -> dict[str, Any]:
@@ -98,7 +99,11 @@ def _setting(setting: Setting, task: TaskReport) -> dict[str, Any]:
         "seeds": len(setting.runs),
         "diverged": setting.diverged,
         "best": setting is task.best[setting.method],
-        "curves": {key: _curve(setting.curve(key)) for key in CURVES},
+        "curves": {
+            "train_loss": _curve(setting.curve("train_loss")),
+            "validation": _curve(setting.curve(f"validation_{task.measure}")),
+            "step_size": _curve(setting.curve("step_size")),
+        },
         "kinds": {
             kind: [count[kind] / max(count.total(), 1) for count in counts]
             for kind in sorted({kind for count in counts for kind in count})

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from borat.lab.config import RunConfig
-from borat.lab.report.tasks import METHOD_KEYS, Mean, Setting, TaskReport, short_names
-from borat.lab.store.records import STATUSES
+from borat.lab.report.tasks import METHOD_KEYS, RESULT_COLUMN, Mean, Setting, TaskReport, short_names
+from borat.lab.store.records import RESULTS, STATUSES
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,7 @@ def make_columns(tasks: Sequence[TaskReport]) -> list[Column]:
         Column("method", "method", "text"),
         Column("lr", "lr", "number"),
         *(Column(key, key.replace("_", " "), "number") for key in choices),
-        Column("accuracy", tasks[0].metric if len({t.metric for t in tasks}) == 1 else "accuracy", "percent"),
-        Column("validation_accuracy", "validation accuracy", "percent"),
+        *_results(tasks),
         Column("train_loss", "training loss", "number"),
         Column("seed", "seed", "whole"),
         Column("status", "status", "text"),
@@ -43,11 +42,24 @@ def make_columns(tasks: Sequence[TaskReport]) -> list[Column]:
     ]
 
 
+def _results(tasks: Sequence[TaskReport]) -> list[Column]:
+    """Accuracies where tasks are judged by them, losses and perplexities where they are judged by those."""
+    columns = []
+    for measure, kind in (("accuracy", "percent"), ("loss", "number")):
+        titles = {task.metric for task in tasks if task.measure == measure}
+        if titles:
+            columns.append(Column(RESULT_COLUMN[measure], titles.pop() if len(titles) == 1 else measure, kind))
+            columns.append(Column(f"validation_{measure}", f"validation {measure}", kind))
+    if any(task.runs.perplexity.notna().any() for task in tasks):
+        columns.insert(-1, Column("perplexity", "perplexity", "number"))
+    return columns
+
+
 def setting_row(task: str, setting: Setting) -> dict[str, Any]:
     """The means over the seeds of one setting; a diverged seed is counted, not averaged."""
     runs = setting.runs
     kept = runs[runs.status != "diverged"]
-    measured = ("train_loss", "validation_accuracy", "accuracy", "seconds")
+    measured = ("train_loss", "validation_accuracy", "validation_loss", *RESULTS, "seconds")
     several = len(runs) > 1
     return {
         **_choices(task, setting.config),

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from borat.lab.figures import SCALE, Style, kind_styles, method_styles
 from borat.lab.files import write_atomically
+from borat.lab.metrics import lower_is_better, unit, value_text
 from borat.lab.report.page import label
-from borat.lab.report.tasks import AccuracyGrid, Mean, Setting, TaskReport, short_names
+from borat.lab.report.tasks import Mean, Setting, TaskReport, short_names
 
 MARKERS = dict(
     zip(
@@ -80,10 +81,10 @@ def draw_all(task: TaskReport) -> Iterator[tuple[str, Figure]]:
         if task.grid.form == "heatmaps":
             yield "heatmaps", draw_heatmaps(task)
         elif task.grid.cells:
-            yield "accuracy", (draw_lines if task.grid.form == "lines" else draw_dots)(task, styles)
+            yield task.measure, (draw_lines if task.grid.form == "lines" else draw_dots)(task, styles)
         best = [setting for setting in task.best.values() if setting.curve("train_loss")]
         if best:
-            yield "curves", draw_curves(best, styles)
+            yield "curves", draw_curves(best, styles, task.measure)
         if any(any(setting.curve("step_size")) for setting in best):
             yield "step_sizes", draw_step_sizes(best, styles)
         with_kinds = [setting for setting in best if setting.kinds]
@@ -99,21 +100,23 @@ def draw_heatmaps(task: TaskReport) -> Figure:
     size = (0.6 + columns * (0.5 + 0.5 * len(grid.lrs)), rows * (0.9 + 0.36 * len(grid.seconds)))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    values = [s.accuracy.mean for cells in grid.cells.values() for s in cells.values() if s.accuracy and not s.diverged]
+    values = [s.result.mean for cells in grid.cells.values() for s in cells.values() if s.result and not s.diverged]
     norm = Normalize(min(values, default=0.0), max(values, default=1.0) + 1e-9)
+    colours = BLUES.reversed() if lower_is_better(task.metric) else BLUES
     for axes, method in zip(panels.flat, grid.cells, strict=False):
-        _draw_heatmap(axes, method, grid, norm)
+        _draw_heatmap(axes, method, task, norm, colours)
     for axes in panels.flat[len(grid.cells) :]:
         axes.set_visible(False)
     figure.supxlabel("learning rate", size=9)
     figure.supylabel(str(grid.second).replace("_", " "), size=9)
-    scale = figure.colorbar(mpl.cm.ScalarMappable(norm, BLUES), ax=list(panels.flat), fraction=0.03, pad=0.01)
-    scale.ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}")
-    scale.set_label(f"{task.metric} (%)")
+    scale = figure.colorbar(mpl.cm.ScalarMappable(norm, colours), ax=list(panels.flat), fraction=0.03, pad=0.01)
+    scale.ax.yaxis.set_major_formatter(lambda value, _: f"{unit(task.metric) * value:.3g}")
+    scale.set_label(_axis_title(task.metric))
     return figure
 
 
-def _draw_heatmap(axes: Any, method: str, grid: AccuracyGrid, norm: Normalize) -> None:
+def _draw_heatmap(axes: Any, method: str, task: TaskReport, norm: Normalize, colours: Colormap) -> None:
+    grid = task.grid
     axes.set_title(method, size=9, weight="bold")
     axes.set(xlim=(-0.5, len(grid.lrs) - 0.5), ylim=(-0.5, len(grid.seconds) - 0.5))
     axes.set_xticks(range(len(grid.lrs)), [f"{lr:g}" for lr in grid.lrs])
@@ -125,11 +128,11 @@ def _draw_heatmap(axes: Any, method: str, grid: AccuracyGrid, norm: Normalize) -
         if setting.diverged:
             axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor="white", edgecolor="#a33c00", hatch="////", lw=0.6))
             axes.text(x, y, "×", ha="center", va="center", size=12, weight="bold")  # noqa: RUF001
-        elif setting.accuracy:
-            share = float(norm(setting.accuracy.mean))
-            axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=BLUES(share), lw=0))
-            colour = "white" if _luminance(BLUES(share)) < 0.18 else "black"
-            axes.text(x, y, _percent(setting.accuracy), ha="center", va="center", size=7, color=colour)
+        elif setting.result:
+            face = colours(float(norm(setting.result.mean)))
+            axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=face, lw=0))
+            colour = "white" if _luminance(face) < 0.18 else "black"
+            axes.text(x, y, _written(task.metric, setting.result), ha="center", va="center", size=7, color=colour)
 
 
 def _luminance(colour: Sequence[float]) -> float:
@@ -138,22 +141,31 @@ def _luminance(colour: Sequence[float]) -> float:
     return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
 
-def _percent(value: Mean) -> str:
-    return f"{100 * value.mean:.1f}" + (f"\n± {100 * value.std:.1f}" if value.std is not None else "")
+def _written(metric: str, value: Mean) -> str:
+    return value_text(metric, value.mean) + ("" if value.std is None else f"\n± {value_text(metric, value.std)}")
+
+
+def _axis_title(metric: str) -> str:
+    return f"{metric} (%)" if unit(metric) == 100.0 else metric
 
 
 def draw_lines(task: TaskReport, styles: dict[str, Style]) -> Figure:
-    """The accuracy over the learning rate; crosses mark where a method diverged."""
+    """The result over the learning rate; crosses mark where a method diverged, at the worse end."""
+    lower = lower_is_better(task.metric)
+    edge = max((s.outcome for s in task.settings if not math.isnan(s.outcome)), default=0.0) if lower else 0.0
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes: Any = figure.subplots()
     for method, cells in task.grid.cells.items():
         style = styles[method]
-        finished = sorted((lr, s.accuracy) for (lr, _), s in cells.items() if s.accuracy and not s.diverged)
+        finished = [(lr, s.result) for (lr, _), s in cells.items() if s.result and not s.diverged]
+        finished.sort(key=lambda pair: pair[0])
         lost = [lr for (lr, _), setting in cells.items() if setting.diverged]
         look = {"color": style.light, "marker": MARKERS[style.marker], "ls": DASHES[style.dash], "ms": 5}
-        axes.errorbar([lr for lr, _ in finished], *_in_percent(a for _, a in finished), label=method, **look)
-        axes.plot(lost, [0.0] * len(lost), "x", color=style.light, ms=7, mew=2, clip_on=False)
-    axes.set(xscale="log", xlabel="learning rate", ylabel=f"{task.metric} (%)", ylim=(0, None))
+        means, errors = _in_units(task.metric, (result for _, result in finished))
+        axes.errorbar([lr for lr, _ in finished], means, errors, label=method, **look)
+        axes.plot(lost, [1.05 * edge] * len(lost), "x", color=style.light, ms=7, mew=2, clip_on=False)
+    axes.set(xscale="log", xlabel="learning rate", ylabel=_axis_title(task.metric))
+    axes.set_ylim(bottom=None if lower else 0.0)
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.3)
     return figure
@@ -164,38 +176,37 @@ def draw_dots(task: TaskReport, styles: dict[str, Style]) -> Figure:
     grid = task.grid
     figure = Figure(figsize=(5, 0.9 + 0.24 * len(grid.cells)), layout="constrained")
     axes: Any = figure.subplots()
-    edge = 100 * min(
-        (s.outcome for c in grid.cells.values() for s in c.values() if not math.isnan(s.outcome)), default=0
-    )
+    outcomes = [s.outcome for c in grid.cells.values() for s in c.values() if not math.isnan(s.outcome)] or [0.0]
+    edge = 1.05 * max(outcomes) if lower_is_better(task.metric) else 100 * min(outcomes) - 1.0
     for row, (method, cells) in enumerate(grid.cells.items()):
         colour, marker = styles[method].light, MARKERS[styles[method].marker]
         for setting in cells.values():
             if setting.diverged:
-                axes.plot([edge - 1.0], [row], "x", color=colour, ms=6, mew=1.5)
-            elif setting.accuracy:
+                axes.plot([edge], [row], "x", color=colour, ms=6, mew=1.5)
+            elif setting.result:
                 fill = colour if setting is task.best[method] else "none"
-                means, errors = _in_percent([setting.accuracy])
+                means, errors = _in_units(task.metric, [setting.result])
                 axes.errorbar(means, [row], xerr=errors, color=colour, marker=marker, mfc=fill, ms=5)
     axes.set_yticks(range(len(grid.cells)), list(grid.cells))
     axes.invert_yaxis()
-    axes.set_xlabel(f"{task.metric} (%)")
+    axes.set_xlabel(_axis_title(task.metric))
     axes.grid(alpha=0.3)
     return figure
 
 
-def _in_percent(values: Iterable[Mean]) -> tuple[list[float], list[float]]:
-    known = list(values)
-    return [100 * value.mean for value in known], [100 * (value.std or 0.0) for value in known]
+def _in_units(metric: str, values: Iterable[Mean]) -> tuple[list[float], list[float]]:
+    known, factor = list(values), unit(metric)
+    return [factor * value.mean for value in known], [factor * (value.std or 0.0) for value in known]
 
 
-def draw_curves(settings: Sequence[Setting], styles: dict[str, Style]) -> Figure:
-    """Training loss and validation accuracy of the best setting of each method."""
+def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], measure: str) -> Figure:
+    """Training loss, and validation accuracy or loss, of the best setting of each method."""
     figure, (left, right) = _with_room_for_legend(7.0, 2, settings)
     for setting in settings:
         _draw_curve(left, setting, "train_loss", styles[setting.method])
-        _draw_curve(right, setting, "validation_accuracy", styles[setting.method], 100.0)
+        _draw_curve(right, setting, f"validation_{measure}", styles[setting.method], unit(measure))
     left.set(yscale="log", xlabel="epoch", ylabel="training loss")
-    right.set(xlabel="epoch", ylabel="validation accuracy (%)")
+    right.set(xlabel="epoch", ylabel=_axis_title(f"validation {measure}"))
     return _with_legend(figure, left, right)
 
 

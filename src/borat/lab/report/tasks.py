@@ -15,15 +15,17 @@ import pandas as pd
 
 from borat.lab.config import RunConfig
 from borat.lab.methods import label_rank, sort_labels
-from borat.lab.metrics import best
-from borat.lab.robustness import Trial, Usable, usable
+from borat.lab.metrics import METRICS, best, judge
+from borat.lab.robustness import Trial, Usable, as_accuracy, usable
 from borat.lab.store.experiment import Experiment
-from borat.lab.store.records import Collection, configs_of, number
+from borat.lab.store.records import RESULTS, Collection, configs_of, number
 
 METHOD_KEYS = ("optimizer", "bundle_size", "schedule", "lr", "momentum", "weight_decay", "radius")
 """What a method may choose. All other keys but the seed make up the task."""
 
 LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge": "smooth hinge", "top5": "top-5 loss"}
+RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
+"""Where the table of runs has what a task is judged by."""
 MANY_METHODS = 6
 """Beyond as many, lines over the learning rate cannot be told apart."""
 
@@ -52,6 +54,8 @@ class Setting:
     config: RunConfig
     runs: pd.DataFrame
     """In the order of their seeds."""
+    measure: str = "accuracy"
+    """What they are judged by, or the loss."""
 
     @property
     def method(self) -> str:
@@ -67,14 +71,14 @@ class Setting:
         return next(status for status in ("diverged", "finished", "running") if (self.runs.status == status).any())
 
     @cached_property
-    def accuracy(self) -> Mean | None:
-        """Over the seeds that finished."""
-        return Mean.of(self.runs.accuracy[self.runs.status == "finished"])
+    def result(self) -> Mean | None:
+        """The accuracy, or the loss, over the seeds that finished."""
+        return Mean.of(self.runs[RESULT_COLUMN[self.measure]][self.runs.status == "finished"])
 
     @property
     def outcome(self) -> float:
-        """The mean accuracy, or NaN if a seed diverged or none has finished."""
-        return self.accuracy.mean if self.accuracy and not self.diverged else math.nan
+        """The mean result, or NaN if a seed diverged or none has finished."""
+        return self.result.mean if self.result and not self.diverged else math.nan
 
     def score(self, metric: str) -> float:
         """The mean of a measurement by which the best setting is chosen; NaN where there is none."""
@@ -99,7 +103,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class AccuracyGrid:
-    """The accuracy over the learning rate and, where a second parameter was varied, over that one too."""
+    """The accuracy, or the loss, over the learning rate and, where a second parameter was varied, over that one too."""
 
     second: str | None
     lrs: tuple[float, ...]
@@ -126,6 +130,11 @@ class TaskReport:
     """The measurement by which the best setting is chosen."""
 
     @property
+    def measure(self) -> str:
+        """What it is judged by: accuracy or loss."""
+        return self.settings[0].measure
+
+    @property
     def name(self) -> str:
         return ", ".join(self.parts)
 
@@ -140,12 +149,13 @@ class TaskReport:
 
     @property
     def metric(self) -> str:
-        """What the accuracy is measured on."""
+        """What it is judged by, and on which split."""
         finished = self.runs[self.runs.status == "finished"]
-        on_test = finished.test_accuracy.notna() if "test_accuracy" in finished else pd.Series(dtype=bool)
+        key = f"test_{self.measure}"
+        on_test = finished[key].notna() if key in finished else pd.Series(dtype=bool)
         if on_test.any():
-            return "test accuracy" if on_test.all() else "accuracy"
-        return "validation accuracy"
+            return f"test {self.measure}" if on_test.all() else self.measure
+        return f"validation {self.measure}"
 
     @cached_property
     def best(self) -> dict[str, Setting]:
@@ -173,14 +183,15 @@ class TaskReport:
 
     @cached_property
     def usable(self) -> list[Usable]:
-        """The verdict: which settings are within two points of the best."""
+        """The verdict: which settings are within two points, or 5 % of the loss, of the best."""
         cells = ((method, *place, s) for method, of in self.grid.cells.items() for place, s in of.items())
-        return usable(Trial(method, lr, second, setting.outcome) for method, lr, second, setting in cells)
+        scale = as_accuracy if self.measure == "loss" else float
+        return usable(Trial(method, lr, second, scale(setting.outcome)) for method, lr, second, setting in cells)
 
     @property
     def top(self) -> float | None:
-        """The best accuracy of all settings."""
-        return max((s.outcome for s in self.settings if not math.isnan(s.outcome)), default=None)
+        """The best result of all settings."""
+        return best((setting.outcome for setting in self.settings), float, self.metric)
 
 
 def group(found: Collection) -> list[TaskReport]:
@@ -191,21 +202,30 @@ def group(found: Collection) -> list[TaskReport]:
     for name, config in zip(runs.index, configs_of(runs), strict=True):
         task = tuple(config.identity[key] for key in keys)
         tasks.setdefault(task, {}).setdefault(config.replace(seed=0), []).append(name)
-    reports = [
-        TaskReport(
-            describe(next(iter(settings))),
-            tuple(Setting(c, runs.loc[settings[c]]) for c in sorted(settings, key=_place_in_table)),
-            _select_on(next(iter(settings.values()))[0], found.experiments),
+    reports = []
+    for settings in tasks.values():
+        names = [name for of_setting in settings.values() for name in of_setting]
+        measure = _measure(runs.loc[names])
+        reports.append(
+            TaskReport(
+                describe(next(iter(settings))),
+                tuple(Setting(c, runs.loc[settings[c]], measure) for c in sorted(settings, key=_place_in_table)),
+                _select_on(names[0], found.experiments, f"validation_{measure}"),
+            )
         )
-        for settings in tasks.values()
-    ]
     return sorted(reports, key=lambda task: task.parts)
 
 
-def _select_on(run: str, experiments: Sequence[Experiment]) -> str:
+def _measure(runs: pd.DataFrame) -> str:
+    """What runs are judged by; by their accuracy, while nothing is measured yet."""
+    measured = [name for name in METRICS if name in runs and runs[name].notna().any()]
+    return judge(measured) if measured else "accuracy"
+
+
+def _select_on(run: str, experiments: Sequence[Experiment], usual: str) -> str:
     """As the experiment says that a run belongs to."""
     around = [e for e in experiments if not e.folder or run.startswith(f"{e.folder}/")]
-    return max(around, key=lambda e: len(e.folder)).select_on if around else TaskReport.select_on
+    return max(around, key=lambda e: len(e.folder)).select_on if around else usual
 
 
 def _place_in_table(config: RunConfig) -> tuple[Any, ...]:

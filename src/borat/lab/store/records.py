@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STATUSES = ("finished", "diverged", "running")
-ALWAYS = ("train_loss", "validation_accuracy", "accuracy")
+ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
 """Measurements that the table has even if no run has them."""
+RESULTS = {"accuracy": "accuracy", "final_loss": "loss", "perplexity": "perplexity"}
+"""Columns, and the measurement of the test split, or of the validation split where there is none."""
 NAMED = 3
 """How many of the folders with the same problem a note names."""
 LONGEST_REASON = 100
@@ -40,8 +42,8 @@ def read_runs(folder: str | Path, names: Iterable[str] | None = None) -> pd.Data
         it; every key of :class:`~borat.lab.config.RunConfig`, where no radius is NaN; ``status``, one of finished,
         diverged and running; ``epochs_done`` and ``seconds`` of training; what was measured after the last epoch and at
         the end, such as ``train_loss`` and ``test_accuracy``, accuracies between 0 and 1; ``accuracy``, that of the
-        test split or, where there is none, of the validation split, once the run has ended; and ``history``, the
-        records of its epochs.
+        test split or, where there is none, of the validation split, once the run has ended; ``final_loss``
+        and ``perplexity``, likewise; and ``history``, the records of its epochs.
 
     Example:
         ``runs[runs.status == "finished"].groupby(["method", "lr"]).test_accuracy.agg(["mean", "std"])`` has the mean
@@ -62,16 +64,17 @@ def as_table(records: Iterable[tuple[str, RunConfig, Metrics]]) -> pd.DataFrame:
 
     rows = [_row(*record) for record in records]
     measured = [name for name in METRICS if name in ALWAYS or any(name in row for row in rows)]
-    columns = ["run", "method", *RunConfig.model_fields, "status", "epochs_done", "seconds", *measured, "accuracy"]
+    columns = ["run", "method", *RunConfig.model_fields, "status", "epochs_done", "seconds", *measured, *RESULTS]
     table = pd.DataFrame(rows, columns=[*columns, "history"]).set_index("run")
-    numbers = dict.fromkeys([*measured, "accuracy", "radius", "seconds"], float)
-    return table.astype({**numbers, "train_limit": "Int64"})
+    numbers = dict.fromkeys([*measured, *RESULTS, "radius", "seconds"], float)
+    return table.astype({**numbers, **dict.fromkeys(("train_limit", "image_size", "window"), "Int64")})
 
 
 def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:
     last = metrics.epochs[-1] if metrics.epochs else {}
     found = {key: number(value) for key, value in {**last, **metrics.result}.items() if key in METRICS}
-    ended = metrics.result.get("test_accuracy", metrics.result.get("validation_accuracy"))
+    result = metrics.result
+    ended = {key: result.get(f"test_{name}", result.get(f"validation_{name}")) for key, name in RESULTS.items()}
     return {
         "run": name,
         "method": config.method,
@@ -80,7 +83,7 @@ def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:
         "epochs_done": len(metrics.epochs),
         "seconds": sum(number(epoch.get("seconds")) or 0.0 for epoch in metrics.epochs),
         **found,
-        "accuracy": number(ended),
+        **{key: number(value) for key, value in ended.items()},
         "history": metrics.epochs,
     }
 

@@ -131,8 +131,8 @@ class Run:
 
 
 def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
-    """Loss and accuracy are always measured: where one is null, it was not finite."""
-    measured = ("_loss", "_accuracy")
+    """Measurements are always made: where one is null, it was not finite."""
+    measured = ("_loss", "_accuracy", "_perplexity")
     return {key: math.nan if value is None and key.endswith(measured) else value for key, value in record.items()}
 
 

@@ -65,8 +65,8 @@ class Job(Protocol):
     def outcome(self) -> Outcome | None:
         """What is stored, or None where the work is not done."""
 
-    def progress(self) -> tuple[int, float | None]:
-        """The parts done so far, and the accuracy after them."""
+    def progress(self) -> tuple[int, Mapping[str, Any]]:
+        """The parts done so far, and what was measured after them."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class TrainingJob:
             return None
         return Outcome(self.settings, self.folder, metrics.status, metrics.result)
 
-    def progress(self) -> tuple[int, float | None]:
+    def progress(self) -> tuple[int, Mapping[str, Any]]:
         epochs = Run(self.folder).metrics.epochs
-        return len(epochs), epochs[-1]["validation_accuracy"] if epochs else None
+        return len(epochs), epochs[-1] if epochs else {}
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class FunctionJob:
             return None
         return Outcome(self.settings, self.folder, "finished", json.loads(path.read_text(encoding="utf-8")))
 
-    def progress(self) -> tuple[int, float | None]:
-        return 0, None
+    def progress(self) -> tuple[int, Mapping[str, Any]]:
+        return 0, {}
 
 
 def pack(function: Callable[..., Any]) -> bytes:

@@ -18,7 +18,7 @@ class JobProgress:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.outcome = job.outcome()
-        self.done, self.accuracy = job.progress()
+        self.done, self.measured = job.progress()
         self._was_missing = self.outcome is None
         if self.outcome is not None:
             self.done = job.size
@@ -45,7 +45,7 @@ class JobProgress:
     def refresh(self) -> None:
         """Look at what the run has stored."""
         if self.outcome is None:
-            self.done, self.accuracy = self.job.progress()
+            self.done, self.measured = self.job.progress()
 
     def end(self, error: str | None) -> None:
         self.outcome = self.job.outcome()

@@ -24,10 +24,10 @@ def check_names(config: RunConfig) -> None:
 
 def check_model_suits(config: RunConfig) -> None:
     """Raise a ValueError for a model that cannot read the data."""
-    kind, wanted = config.model.lower().split("-")[0], find_loader(config.data).model
-    if wanted and kind != wanted:
-        raise ValueError(f"model must be {wanted} for {config.data}, got {config.model!r}")
-    if not wanted and kind in {loader.model for loader in DATASETS.values()}:
+    kind, wanted = config.model.lower().split("-")[0], find_loader(config.data).models
+    if wanted and kind not in wanted:
+        raise ValueError(f"model must be {' or '.join(wanted)} for {config.data}, got {config.model!r}")
+    if not wanted and any(kind in loader.models for loader in DATASETS.values()):
         raise ValueError(f"model must be one for images or vectors for {config.data}, got {config.model!r}")
 
 

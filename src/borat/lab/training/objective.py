@@ -49,6 +49,20 @@ class BitsObjective(Objective):
         return Count(int((((scores > 0) == labels.bool()) & scored).sum()), int(scored.sum()))
 
 
+class CharactersObjective(Objective):
+    """The next character of each: judged by its probability, not by whether it is the first guess."""
+
+    def count(self, scores: Tensor, labels: Tensor) -> Count:
+        return Count(0, 0)
+
+
+class NextCharacterLoss(nn.Module):
+    """The negative log-likelihood of the characters, in nats per character."""
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
 class SequenceLoss(nn.Module):
     """The negative log-likelihood of a sequence's bits, in nats, averaged over the batch."""
 
@@ -63,6 +77,10 @@ def make_objective(config: RunConfig, description: Description) -> Objective:
         if config.loss != "ce":
             raise ValueError(f"loss must be ce for {description.name}, whose labels are bits, got {config.loss!r}")
         return BitsObjective(SequenceLoss())
+    if description.alphabet:
+        if config.loss != "ce":
+            raise ValueError(f"loss must be ce for {description.name}, in nats per character, got {config.loss!r}")
+        return CharactersObjective(NextCharacterLoss(), ("loss", "perplexity"))
     if description.num_classes < 2:
         raise ValueError(f"data must be a classification problem, got {description.name}")
     if config.loss == "top5":

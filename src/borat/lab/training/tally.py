@@ -11,6 +11,9 @@ from lightning.fabric import Fabric
 from borat.lab.training.objective import Count
 from borat.lab.training.processes import sum_over_processes
 
+LARGEST_EXPONENT = 700.0
+"""Of what a computer can hold."""
+
 
 @dataclass
 class Tally:
@@ -41,8 +44,10 @@ class Tally:
         return replace(self, loss=loss, **whole)
 
     def means(self) -> dict[str, float]:
+        loss = self.loss / self.examples if self.examples else math.nan
         return {
-            "loss": self.loss / self.examples if self.examples else math.nan,
+            "loss": loss,
+            "perplexity": math.exp(min(loss, LARGEST_EXPONENT)),
             "accuracy": self.correct / max(self.answers, 1),
             "top5_accuracy": self.among_five / max(self.answers, 1),
         }

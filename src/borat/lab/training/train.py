@@ -35,6 +35,7 @@ from borat.lab.baselines import (
 from borat.lab.baselines.stepping import unwrap
 from borat.lab.config import Execution, RunConfig
 from borat.lab.methods import METHODS
+from borat.lab.metrics import goodness, judge
 from borat.lab.models import make_model
 from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
@@ -187,10 +188,10 @@ class Training:
         record |= self._evaluate("validation")
         if drops_batches(self.optimizer):
             record["dropped_batches"] = self.optimizer.dropped_batches  # type: ignore[attr-defined]
-        is_best = record["validation_accuracy"] >= max(
-            (epoch["validation_accuracy"] for epoch in self.metrics.epochs), default=0.0
-        )
-        self.schedule.after_epoch(record["validation_accuracy"])
+        watched = f"validation_{judge(self.objective.measures)}"
+        score = goodness(watched, record[watched])
+        is_best = score >= max((goodness(watched, epoch[watched]) for epoch in self.metrics.epochs), default=-math.inf)
+        self.schedule.after_epoch(score)
         self.metrics.epochs.append(record)
         self.position, self.tally = Position(self.position.epoch + 1), Tally()
         diverged = not (math.isfinite(record["train_loss"]) and math.isfinite(record["validation_loss"]))
@@ -290,6 +291,10 @@ def train(
         augment=config.augment,
         train_split=config.train_split,
         glove=config.glove,
+        image_size=config.image_size,
+        image_column=config.image_column,
+        label_column=config.label_column,
+        window=config.window,
     )
     with _without_denormals():
         return Training(config, task, folder, execution or Execution()).fit(report)

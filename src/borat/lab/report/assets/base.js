@@ -32,6 +32,10 @@ const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"
 const known = (value) => value !== null && value !== undefined;
 const decimals = (value, digits) => value.toFixed(digits).replace("-", "−");
 const percent = (value, digits = 1) => (known(value) ? decimals(100 * value, digits) : "–");
+const isShare = (task) => task.measure === "accuracy";
+const write = (task, value) => (isShare(task) ? percent(value) : short(value));
+const withUnit = (task, text) => (isShare(task) ? `${text} %` : text);
+const axisTitle = (task, name = task.metric) => (isShare(task) ? `${name} (%)` : name);
 function short(value) {
   if (!known(value)) return "none";
   const size = Math.abs(value);

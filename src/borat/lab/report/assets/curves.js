@@ -93,7 +93,7 @@ function linesOf({ setting, style, name }, key, factor) {
   return [...(std ? [band] : []), line, ...(setting.diverged && last >= 0 ? [end] : [])];
 }
 
-function drawCurves(items) {
+function drawCurves(items, task) {
   const shown = items.filter((item) => !item.hidden);
   const epochs = Math.max(1, ...items.map((item) => item.setting.curves.train_loss.mean.length));
   const range = [epochs > 1 ? 0.7 : 0, epochs + 0.3 + 0.02 * epochs];
@@ -103,7 +103,9 @@ function drawCurves(items) {
     plot(byId(`plot-${key}`), traces, { xaxis, yaxis: makeAxis(traces), hovermode: "closest" });
   };
   draw("train_loss", (traces) => logAxis("training loss", traces));
-  draw("validation_accuracy", () => axis("validation accuracy (%)"), 100);
+  const name = `validation ${task.measure}`;
+  byId("validation-caption").textContent = name[0].toUpperCase() + name.slice(1);
+  draw("validation", () => axis(axisTitle(task, name)), isShare(task) ? 100 : 1);
   const withSteps = items.some((item) => item.setting.curves.step_size.mean.some(known));
   byId("step-sizes").hidden = !withSteps;
   if (withSteps) draw("step_size", (traces) => logAxis("step size", traces));
@@ -119,13 +121,16 @@ function legendButton(item, draw) {
   return button;
 }
 
-function remarkOn(choice) {
+function remarkOn(choice, task) {
   const remarks = [];
   if (choice.settings.some((setting) => setting.seeds > 1)) {
     remarks.push("Lines are means over the seeds, bands ± one standard deviation.");
   }
   if (choice.settings.some((setting) => setting.diverged)) remarks.push("× marks where a run diverged.");
-  if (choice.ofBest) remarks.push("The best setting has the highest validation accuracy after the last epoch.");
+  if (choice.ofBest) {
+    const extreme = isShare(task) ? "highest" : "lowest";
+    remarks.push(`The best setting has the ${extreme} validation ${task.measure} after the last epoch.`);
+  }
   return remarks.join(" ");
 }
 
@@ -147,11 +152,11 @@ function showCurves() {
       style: styleOf(setting, task, choice.ofOneMethod),
       name: choice.ofOneMethod ? setting.label : `${setting.method}, ${setting.label}`,
     }));
-    byId("curves-legend").replaceChildren(...items.map((item) => legendButton(item, () => drawCurves(items))));
-    byId("curves-remark").textContent = remarkOn(choice);
+    byId("curves-legend").replaceChildren(...items.map((item) => legendButton(item, () => drawCurves(items, task))));
+    byId("curves-remark").textContent = remarkOn(choice, task);
     const drawAllKinds = showKinds(choice.settings);
     redraw = () => {
-      drawCurves(items);
+      drawCurves(items, task);
       drawAllKinds();
     };
     redraw();

@@ -1,4 +1,4 @@
-// The accuracy over the learning rate and a second parameter: heatmaps, or what is left of them with fewer parameters.
+// The result over the learning rate and a second parameter: heatmaps, or what is left of them with fewer parameters.
 
 const scaleColours = () => colourOf(report.scale);
 const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255);
@@ -14,50 +14,56 @@ function textColour(share) {
 
 const HOVER = "%{customdata}<extra></extra>";
 
-function describeCell(cell, metric) {
+function describeCell(cell, task) {
   const lines = [plain(cell.label ?? `lr ${short(cell.lr)}`)];
   const seeds = cell.runs > 1 ? ` (${cell.runs} seeds)` : "";
-  if (known(cell.mean)) lines.push(`${metric} <b>${withSpread(cell.mean, cell.std)} %</b>${seeds}`);
+  const result = withUnit(task, withSpread(cell.mean, cell.std, (value) => write(task, value)));
+  if (known(cell.mean)) lines.push(`${task.metric} <b>${result}</b>${seeds}`);
   const all = cell.runs + cell.diverged;
   if (cell.diverged) lines.push(cell.runs ? `${cell.diverged} of ${all} seeds diverged` : "diverged");
   return lines.join("<br>");
 }
 
-// The range of all panels of a task: one scale for all.
-function rangeOf(grid) {
-  const cells = Object.values(grid.panels).flat();
+// From the worst to the best of all panels of a task: one scale for all.
+function rangeOf(task) {
+  const cells = Object.values(task.grid.panels).flat();
   const values = cells.map((cell) => cell.mean).filter(known);
   const [low, high] = [Math.min(...values), Math.max(...values)];
-  return values.length ? [low, high > low ? high : low + 0.01] : [0, 1];
+  const range = values.length ? [low, high > low ? high : low + 0.01] : [0, 1];
+  return isShare(task) ? range : range.toReversed();
 }
 
-function heatmapTrace(cells, grid, range, metric) {
+// How good a cell is: 0 for the worst, 1 for the best.
+const placeOf = (cell, range) => (cell.mean - range[0]) / (range[1] - range[0]);
+
+function heatmapTrace(cells, task, range) {
+  const { grid } = task;
   const table = () => grid.seconds.map(() => grid.lrs.map(() => null));
   const [z, customdata] = [table(), table()];
   for (const cell of cells) {
-    z[cell.row][cell.column] = cell.diverged ? null : cell.mean;
-    customdata[cell.row][cell.column] = describeCell(cell, metric);
+    z[cell.row][cell.column] = cell.diverged || !known(cell.mean) ? null : placeOf(cell, range);
+    customdata[cell.row][cell.column] = describeCell(cell, task);
   }
   const colorscale = scaleColours().map((colour, i) => [i / 4, colour]);
-  const look = { colorscale, zmin: range[0], zmax: range[1], showscale: false, xgap: 2, ygap: 2 };
+  const look = { colorscale, zmin: 0, zmax: 1, showscale: false, xgap: 2, ygap: 2 };
   return { type: "heatmap", z, customdata, ...look, hovertemplate: HOVER, hoverongaps: false };
 }
 
-function labelTrace(cells, range) {
+function labelTrace(cells, task, range) {
   const shown = cells.filter((cell) => !cell.diverged && known(cell.mean));
-  const colours = shown.map((cell) => textColour((cell.mean - range[0]) / (range[1] - range[0])));
+  const colours = shown.map((cell) => textColour(placeOf(cell, range)));
   return {
     mode: "text",
     x: shown.map((cell) => cell.column),
     y: shown.map((cell) => cell.row),
-    text: shown.map((cell) => percent(cell.mean) + (known(cell.std) ? `<br>± ${percent(cell.std)}` : "")),
+    text: shown.map((cell) => write(task, cell.mean) + (known(cell.std) ? `<br>± ${write(task, cell.std)}` : "")),
     textfont: { size: 12, color: colours },
     hoverinfo: "skip",
   };
 }
 
 // A hatched box and a cross: what diverged is told apart without colour.
-function divergedTraces(cells, metric) {
+function divergedTraces(cells, task) {
   const lost = cells.filter((cell) => cell.diverged);
   const corners = (at, size, signs) => lost.flatMap((cell) => [...signs.map((sign) => cell[at] + sign * size), null]);
   const hatch = { shape: "/", size: 8, solidity: 0.12, fgcolor: variable("alarm") };
@@ -76,13 +82,14 @@ function divergedTraces(cells, metric) {
     x: lost.map((cell) => cell.column),
     y: lost.map((cell) => cell.row),
     marker: { symbol: "x", size: 13, color: variable("text"), line: { width: 2, color: variable("surface") } },
-    customdata: lost.map((cell) => describeCell(cell, metric)),
+    customdata: lost.map((cell) => describeCell(cell, task)),
     hovertemplate: HOVER,
   };
   return [box, cross];
 }
 
-function drawHeatmap(target, found, grid, range, metric) {
+function drawHeatmap(target, found, task, range) {
+  const { grid } = task;
   const place = (cell) => ({ column: grid.lrs.indexOf(cell.lr), row: grid.seconds.indexOf(cell.second) });
   const cells = found.map((cell) => ({ ...cell, ...place(cell) })).filter((cell) => cell.column >= 0 && cell.row >= 0);
   const ticks = (values) => ({
@@ -94,7 +101,7 @@ function drawHeatmap(target, found, grid, range, metric) {
     fixedrange: true,
   });
   target.style.height = `${66 + 38 * Math.max(grid.seconds.length, 2)}px`;
-  plot(target, [heatmapTrace(cells, grid, range, metric), labelTrace(cells, range), ...divergedTraces(cells, metric)], {
+  plot(target, [heatmapTrace(cells, task, range), labelTrace(cells, task, range), ...divergedTraces(cells, task)], {
     xaxis: axis("learning rate", ticks(grid.lrs)),
     yaxis: axis(grid.second, ticks(grid.seconds)),
     hovermode: "closest",
@@ -102,36 +109,39 @@ function drawHeatmap(target, found, grid, range, metric) {
 }
 
 function addHeatmaps(section, task) {
-  const range = rangeOf(task.grid);
+  const range = rangeOf(task);
   const ramp = element("span", { class: "ramp", role: "img", "aria-label": "colour scale, darker is better" });
   drawThemed(() => (ramp.style.background = `linear-gradient(to right, ${scaleColours().join(", ")})`));
-  const [low, high] = range.map((value) => `${percent(value)} %`);
+  const [low, high] = range.map((value) => withUnit(task, write(task, value)));
   const meaning = `${high}, darker is better; × diverged, blank: not run`;
   section.append(element("p", { class: "scale" }, `${task.metric} ${low}`, ramp, meaning));
   const panels = section.appendChild(element("div", { class: "panels" }));
   for (const [method, cells] of Object.entries(task.grid.panels)) {
     const target = element("div", { class: "plot heatmap", role: "img", "aria-label": `Heatmap of ${method}` });
     panels.append(element("figure", {}, element("figcaption", {}, element("strong", {}, method)), target));
-    drawThemed(() => drawHeatmap(target, cells, task.grid, range, task.metric));
+    drawThemed(() => drawHeatmap(target, cells, task, range));
   }
 }
 
 // Points with bars for the spread over seeds, along x or y.
 function pointsOf(method, cells, task, direction) {
-  const values = cells.map((cell) => 100 * cell.mean);
-  const spread = { type: "data", array: cells.map((cell) => 100 * (cell.std ?? 0)), thickness: 1.5 };
+  const factor = isShare(task) ? 100 : 1;
+  const values = cells.map((cell) => factor * cell.mean);
+  const spread = { type: "data", array: cells.map((cell) => factor * (cell.std ?? 0)), thickness: 1.5 };
   return {
     [direction]: values,
     [`error_${direction}`]: { ...spread, visible: cells.some((cell) => known(cell.std)) },
     mode: "markers",
-    customdata: cells.map((cell) => describeCell(cell, task.metric)),
+    customdata: cells.map((cell) => describeCell(cell, task)),
     hovertemplate: `${plain(method)}, ${HOVER}`,
   };
 }
 
 const crossOf = (colour) => ({ symbol: "x-thin", size: 10, line: { width: 2.5, color: colour } });
 
+// What diverged has no result: its crosses stand at the worse end.
 function drawLines(target, task) {
+  const worst = isShare(task) ? 0 : 1.05 * rangeOf(task)[0];
   const traces = Object.entries(task.grid.panels).flatMap(([method, cells]) => {
     const style = report.methods[method];
     const colour = colourOf(style);
@@ -139,7 +149,7 @@ function drawLines(target, task) {
     const lost = cells.filter((cell) => cell.diverged);
     const line = { mode: "lines+markers", line: { color: colour, dash: style.dash, width: 2 } };
     const marker = { symbol: style.marker, size: 9 };
-    const ground = { y: lost.map(() => 0), marker: crossOf(colour), cliponaxis: false };
+    const ground = { y: lost.map(() => worst), marker: crossOf(colour), cliponaxis: false };
     return [
       { ...pointsOf(method, finished, task, "y"), ...line, marker, x: finished.map((cell) => cell.lr) },
       { ...pointsOf(method, lost, task, "y"), ...ground, x: lost.map((cell) => cell.lr) },
@@ -148,18 +158,20 @@ function drawLines(target, task) {
   const rates = task.grid.lrs;
   plot(target, traces, {
     xaxis: axis("learning rate", { type: "log", tickvals: rates, ticktext: rates.map(short) }),
-    yaxis: axis(`${task.metric} (%)`, { rangemode: "tozero" }),
+    yaxis: axis(axisTitle(task), isShare(task) ? { rangemode: "tozero" } : {}),
     hovermode: "closest",
   });
 }
 
-// One row for each method. What diverged has no accuracy: its crosses stand at the left edge.
+// One row for each method, with the crosses of what diverged at the worse edge.
 function drawDots(target, task) {
   const methods = Object.keys(task.grid.panels);
   const finished = Object.values(task.grid.panels).flat().filter((cell) => !cell.diverged && known(cell.mean));
-  const values = finished.map((cell) => 100 * cell.mean);
-  const [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [0, 100];
-  const margin = 0.06 * Math.max(high - low, 1);
+  const factor = isShare(task) ? 100 : 1;
+  const values = finished.map((cell) => factor * cell.mean);
+  const [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [0, factor];
+  const margin = 0.06 * Math.max(high - low, 0.01 * factor);
+  const edge = isShare(task) ? low - margin : high + margin;
   const traces = methods.flatMap((method) => {
     const style = report.methods[method];
     const colour = colourOf(style);
@@ -171,13 +183,13 @@ function drawDots(target, task) {
     return [
       dots((cell) => !cell.best && !cell.diverged, { symbol: "circle-open", size: 8, color: colour }),
       dots((cell) => cell.best && !cell.diverged, { symbol: style.marker, size: 12, color: colour }),
-      dots((cell) => cell.diverged, crossOf(colour), { x: cells.map(() => low - margin), error_x: {} }),
+      dots((cell) => cell.diverged, crossOf(colour), { x: cells.map(() => edge), error_x: {} }),
     ];
   });
   target.style.height = `${90 + 26 * methods.length}px`;
   const rows = { type: "category", categoryorder: "array", categoryarray: methods.map(plain).reverse() };
   plot(target, traces, {
-    xaxis: axis(`${task.metric} (%)`, { range: [low - 1.5 * margin, high + margin] }),
+    xaxis: axis(axisTitle(task), { range: [low - 1.5 * margin, high + 1.5 * margin] }),
     yaxis: axis("", { ...rows, range: [-0.6, methods.length - 0.4] }),
     hovermode: "closest",
   });
@@ -200,7 +212,8 @@ function showHeatmaps() {
       addPlot(section, task, drawLines, "× diverged; bars: standard deviation over seeds");
     }
     if (task.grid.form === "dots") {
-      const remark = "Filled: the best setting on validation data; open: the others; × diverged, at the left edge";
+      const edge = isShare(task) ? "left" : "right";
+      const remark = `Filled: the best setting on validation data; open: the others; × diverged, at the ${edge} edge`;
       addPlot(section, task, drawDots, remark);
     }
   }

@@ -1,7 +1,7 @@
 const SECTIONS = {
   verdict: "Verdict",
   experiments: "Beside the paper",
-  heatmaps: "Accuracy",
+  heatmaps: "Results",
   curves: "Training",
   kinds: "Kinds of steps",
   runs: "Runs",

@@ -26,17 +26,21 @@ function showVerdict() {
     ["settings", { ...NUMBER, title: "usable of all that were tried" }],
   ];
   for (const task of tasks) {
+    const note = known(task.perplexity) ? ` (perplexity ${short(task.perplexity)})` : "";
     section.append(
       element("h3", {}, task.name),
-      element("p", {}, `${task.sentence} Best ${task.metric}: ${percent(task.best)} %.`),
+      element("p", {}, `${task.sentence} Best ${task.metric}: ${withUnit(task, write(task, task.best))}${note}.`),
       tableOf(titles, task.usable.map(verdictRow)),
     );
   }
 }
 
 function explainUsable() {
+  const { accuracy, loss } = report.margins;
+  const [points, share] = [`${short(100 * accuracy)} points`, `${short(100 * loss)} %`];
+  const byLoss = report.tasks.some((task) => !isShare(task)) ? `, or its loss within ${share} where that decides,` : "";
   return (
-    `A setting is usable if its accuracy is within ${short(100 * report.margin)} points of the best of all methods. ` +
+    `A setting is usable if its accuracy is within ${points}${byLoss} of the best of all methods. ` +
     "Decades span the longest unbroken stretch of usable learning rates, each at the radius (or weight decay) that " +
     "suits it best."
   );
@@ -79,13 +83,13 @@ function explainScale(scale) {
 
 // Accuracies are shares between 0 and 1; ours have one decimal, the paper's as many as it prints.
 function experimentTable(experiment) {
-  const isShare = experiment.metric.includes("accuracy");
-  const write = isShare ? percent : short;
-  const printed = (value) => (known(value) ? short(isShare ? 100 * value : value) : "–");
+  const inPercent = experiment.metric.includes("accuracy");
+  const number = inPercent ? percent : short;
+  const printed = (value) => (known(value) ? short(inPercent ? 100 * value : value) : "–");
   const ours = (value) => {
     if (!known(value?.mean)) return "–";
     const several = value.runs > 1;
-    return withSpread(value.mean, several ? value.std : null, write) + (several ? ` (${value.runs} runs)` : "");
+    return withSpread(value.mean, several ? value.std : null, number) + (several ? ` (${value.runs} runs)` : "");
   };
   const methods = [...new Set([...Object.keys(experiment.ours), ...Object.keys(experiment.paper)])];
   const rows = methods.map((method) => {
@@ -96,7 +100,7 @@ function experimentTable(experiment) {
     return element("tr", {}, element("th", { scope: "row" }, method), ...cells);
   });
   const titles = experiment.columns.flatMap((column) => [[`${column}, ours`, NUMBER], ["paper", NUMBER]]);
-  const metric = experiment.metric.replaceAll("_", " ") + (isShare ? " in %" : "");
+  const metric = experiment.metric.replaceAll("_", " ") + (inPercent ? " in %" : "");
   return tableOf(["method", ...titles], rows, `${metric}, ± standard deviation over seeds`);
 }
 

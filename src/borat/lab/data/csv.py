@@ -1,0 +1,125 @@
+"""A table of a user's own: a CSV file of numbers, with a column of classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from borat.lab.data.errors import CorruptFileError, DataError, LabelError, SchemaError
+from borat.lab.data.noise import any_class, limit, switch_labels
+from borat.lab.data.options import Options
+from borat.lab.data.own import checksum, find_classes, find_path, number_labels, share_out
+from borat.lab.data.task import Description, Task, VectorSplit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LABEL = "label"
+FIRST_LINE = 2
+"""Of the examples: the first has the names of the columns."""
+
+
+def load_csv(options: Options) -> Task:
+    """Every column but that of the classes is a feature, standardised by its mean and deviation in the training split.
+
+    A fifth of each class is the test set, and a tenth of the rest the validation set.
+    """
+    path = find_path("csv", options.data_dir, wanted="a CSV file", is_folder=False)
+    table = _read(path)
+    column = options.label_column or LABEL
+    if column not in table:
+        raise SchemaError(
+            f"{path} has no column {column!r}, only {', '.join(map(str, table.columns))}; "
+            "say with label_column which one holds the classes"
+        )
+    names = _classes(path, table[column])
+    features = _features(path, table.drop(columns=column))
+    classes = find_classes(names, f"{path}: column {column!r}")
+    labels = number_labels(names, classes, lambda row: f"{path}, line {row + FIRST_LINE}")
+    rows = share_out(labels, classes, (), options, path)
+    rows["train"] = limit(rows["train"], options.train_limit)
+    noisy, switched = switch_labels(labels[rows["train"]], options.label_noise, any_class(len(classes)), options.seed)
+    scaled = _standardise(features, rows["train"])
+    splits = {
+        name: VectorSplit(scaled[chosen], noisy if name == "train" else labels[chosen]) for name, chosen in rows.items()
+    }
+    description = Description(
+        "csv",
+        len(classes),
+        (features.shape[1],),
+        sizes={name: len(split) for name, split in splits.items()},
+        label_noise=options.label_noise,
+        switched_labels=switched,
+        checksum=checksum(features, labels),
+        sources=dict.fromkeys(splits, (str(path),)),
+        notes=(f"classes in the order of their numbers: {', '.join(map(str, classes))}",),
+    )
+    return Task(description, splits, options.seed)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    import pandas as pd  # slow to import, and not needed elsewhere
+
+    try:
+        table = pd.read_csv(path, encoding="utf-8-sig")
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path} is empty; its first line must name the columns") from None
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"{path} must be text in UTF-8: {error}") from error
+    except ValueError as error:
+        raise CorruptFileError(f"{path} is not a CSV file: {str(error).strip()}") from error
+    if table.empty:
+        raise DataError(f"{path} has no examples below the names of its columns")
+    if len(table.columns) < 2:
+        raise SchemaError(
+            f"{path} must have several columns with commas between them, got one, {str(table.columns[0])!r}"
+        )
+    return table
+
+
+def _classes(path: Path, column: pd.Series[Any]) -> list[Any]:
+    """Whole numbers or text."""
+    if column.isna().any():
+        raise LabelError(f"{path}, line {_line(column.isna())}: column {column.name!r} has no class")
+    if column.dtype.kind == "f":
+        broken = column % 1 != 0
+        if broken.any():
+            value = column[broken].iloc[0]
+            raise LabelError(
+                f"{path}, line {_line(broken)}: column {column.name!r} must hold classes, which are whole numbers or "
+                f"text, got {value:g}"
+            )
+        column = column.astype("int64")
+    return list(column.astype(str) if column.dtype.kind == "O" else column.tolist())
+
+
+def _features(path: Path, table: pd.DataFrame) -> Tensor:
+    import pandas as pd
+
+    columns = []
+    for name in table.columns:
+        values = pd.to_numeric(table[name], errors="coerce").astype("float64")
+        wrong = ~np.isfinite(values)
+        if wrong.any():
+            found = table[name][wrong].iloc[0]
+            got = "nothing" if pd.isna(found) else repr(str(found))
+            raise SchemaError(
+                f"{path}, line {_line(wrong)}: column {name!r} must hold finite numbers, got {got}; "
+                "fill it in, or leave out the line or the column"
+            )
+        columns.append(values.to_numpy())
+    return torch.from_numpy(np.stack(columns, 1)).float()
+
+
+def _line(where: pd.Series[bool]) -> int:
+    """The first line of the file that a condition is true of."""
+    return int(where.to_numpy().argmax()) + FIRST_LINE
+
+
+def _standardise(features: Tensor, train: Tensor) -> Tensor:
+    mean, std = features[train].mean(0), features[train].std(0, correction=0)
+    return (features - mean) / torch.where(std > 0.0, std, 1.0)

@@ -1,0 +1,100 @@
+"""What loaders of a user's own data share: classes by name, and examples of each in every split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from borat.lab.data.errors import DataError, LabelError, MissingDataError
+from borat.lab.data.noise import SPLIT_SEED, hold_out
+from borat.lab.data.options import Options
+from borat.lab.data.randomness import Purpose, generator
+
+SHARES = {"test": 1 / 5, "validation": 1 / 10}
+"""Of the training examples that are left, for splits that have no files of their own; in this order."""
+
+SHOWN = 10
+"""Classes that a message names."""
+
+
+def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool) -> Path:
+    """What the user has given as ``data_dir``, if it is a folder or a file as it should be."""
+    if data_dir is None:
+        raise MissingDataError(f"{name} is a user's own data: give data_dir, {wanted}")
+    if not data_dir.exists():
+        raise MissingDataError(f"{data_dir} does not exist; data_dir must be {wanted} for {name}")
+    if data_dir.is_dir() != is_folder:
+        raise DataError(
+            f"data_dir must be {wanted} for {name}, got the {'folder' if data_dir.is_dir() else 'file'} {data_dir}"
+        )
+    return data_dir
+
+
+def find_classes(labels: Sequence[Any], where: str | Path) -> list[Any]:
+    """The different labels, in order."""
+    classes = sorted(set(labels))
+    if len(classes) < 2:
+        raise LabelError(f"{where} must hold at least two classes, got {_listed(classes) or 'none'}")
+    return classes
+
+
+def number_labels(labels: Sequence[Any], classes: Sequence[Any], place: Callable[[int], str]) -> Tensor:
+    """The number of each label among the classes; ``place`` names an example in a message."""
+    numbers = {label: number for number, label in enumerate(classes)}
+    for row, label in enumerate(labels):
+        if label not in numbers:
+            raise LabelError(f"{place(row)}: {label!r} is not a class of the training data: {_listed(classes)}")
+    return torch.tensor([numbers[label] for label in labels])
+
+
+def share_out(
+    labels: Tensor, classes: Sequence[Any], has: Collection[str], options: Options, where: str | Path
+) -> dict[str, Tensor]:
+    """Which of the training examples to train on, and which to hold out for the splits that there are no files of."""
+    missing = [name for name in SHARES if name not in has]
+    counts = torch.bincount(labels, minlength=len(classes)).tolist()
+    for name, count in zip(classes, counts, strict=True):
+        if count <= len(missing):
+            splits = " and ".join(("train", *missing))
+            raise LabelError(
+                f"{where}: a class needs at least {len(missing) + 1} examples, for {splits}, but {name!r} has {count}"
+            )
+    rest, rows = torch.arange(len(labels)), {}
+    for name in missing:
+        if name == "validation" and options.validation_size is not None:
+            kept, held = hold_out(len(rest), options.validation_size, where)
+        else:
+            kept, held = hold_out_of_each(labels[rest], SHARES[name])
+        rows[name], rest = rest[held], rest[kept]
+    return {"train": rest, **dict(reversed(rows.items()))}
+
+
+def hold_out_of_each(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Split examples at random into those that remain and a share of each class, at least one; always in the same way.
+
+    >>> [part.tolist() for part in hold_out_of_each(torch.tensor([0, 1, 1, 0]), 0.1)]
+    [[1, 3], [0, 2]]
+    """
+    order = torch.randperm(len(labels), generator=generator(Purpose.HOLD_OUT, SPLIT_SEED))
+    is_held = torch.zeros(len(labels), dtype=torch.bool)
+    for number in torch.unique(labels):
+        members = order[labels[order] == number]
+        is_held[members[: max(1, round(share * len(members)))]] = True
+    return (~is_held).nonzero().flatten(), is_held.nonzero().flatten()
+
+
+def checksum(*tensors: Tensor) -> str:
+    """Tells data from others, wherever they lie."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.contiguous().numpy().data)
+    return found.hexdigest()
+
+
+def _listed(classes: Sequence[Any]) -> str:
+    return ", ".join(map(str, classes[:SHOWN])) + (", …" if len(classes) > SHOWN else "")

@@ -1,0 +1,101 @@
+"""Characters of a text: the split, the windows, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from borat.lab.data import CorruptFileError, DataError, MissingDataError, load
+
+LETTERS = "".join(random.Random(0).choices("abc déß\n", k=1003))
+
+
+@pytest.fixture
+def task(tmp_path):
+    (tmp_path / "letters.txt").write_text(LETTERS, encoding="utf-8")
+    return load("text", data_dir=tmp_path / "letters.txt", window=10)
+
+
+def spell(task, tokens) -> str:
+    return "".join(task.description.alphabet[int(token)] for token in tokens)
+
+
+def test_parts_follow_each_other(task):
+    assert task.description.alphabet == "\n abcdßé"
+    assert task.description.num_classes == 8
+    assert task.description.input_shape == (10,)
+    assert "".join(spell(task, task.split(name).tokens) for name in ("train", "validation", "test")) == LETTERS
+    assert task.description.sizes == {"train": 80, "validation": 9, "test": 9}
+
+
+def test_evaluation_reads_from_the_beginning(task):
+    (batch,) = task.batches("validation", 100)
+    text = spell(task, task.split("validation").tokens)
+    assert spell(task, batch.inputs[0].flatten()) == text[:90]
+    assert spell(task, batch.labels.flatten()) == text[1:91]
+    assert batch.labels.dtype == torch.int64
+
+
+def test_each_epoch_cuts_elsewhere_and_predicts_nothing_twice(task):
+    split = task.split("train")
+    split.tokens = torch.arange(len(split.tokens), dtype=torch.int32)  # each character is its place
+    cuts = set()
+    for epoch in range(3):
+        batches = list(task.batches("train", 7, epoch=epoch))
+        inputs, labels = (torch.cat(parts) for parts in zip(*((b.inputs[0], b.labels) for b in batches), strict=True))
+        assert torch.equal(labels, (inputs + 1) % len(split.tokens)), "the next one; the text is a ring"
+        assert len(labels.unique()) == labels.numel() == 800
+        cuts.add(int(inputs[0, 0]) % 10)
+    assert len(cuts) > 1
+
+
+def test_an_epoch_goes_on_anywhere(task):
+    whole = list(task.batches("train", 7, epoch=3))
+    rest = list(task.to("cpu").batches("train", 7, epoch=3, start=4))
+    assert len(whole) == len(rest) + 4 == task.num_batches("train", 7)
+    for ours, theirs in zip(rest, whole[4:], strict=True):
+        assert torch.equal(ours.labels, theirs.labels)
+    halves = [list(task.batches("train", 7, epoch=3, rank=rank, world_size=2)) for rank in (0, 1)]
+    together = torch.cat([halves[0][0].labels, halves[1][0].labels])
+    assert {tuple(row) for row in together.tolist()} == {tuple(row) for row in whole[0].labels.tolist()}
+
+
+def test_less_of_it(tmp_path):
+    (tmp_path / "letters.txt").write_bytes(b"\xef\xbb\xbf" + LETTERS.encode())
+    task = load("text", data_dir=tmp_path / "letters.txt", window=10, train_limit=5, validation_size=3)
+    assert task.description.sizes == {"train": 5, "validation": 3, "test": 9}
+    assert "\ufeff" not in task.description.alphabet
+
+
+def test_without_a_file_it_is_pythons_documentation():
+    task = load("text")
+    assert task.description.sizes["train"] > 4000
+    assert "lambda" in spell(task, task.split("train").tokens)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "kind", "message"),
+    [
+        (b"", {}, DataError, "letters.txt is empty; it must hold text"),
+        (b"caf\xe9 au lait" * 100, {}, CorruptFileError, "letters.txt must be text in UTF-8: byte 3 is 0xe9"),
+        (b"a" * 1000, {}, DataError, "at least two different characters, got only 'a'"),
+        (b"ab" * 300, {}, DataError, "has 600 characters.*need 65 each for a window of 64, so at least 650"),
+        (b"ab" * 1000, {"validation_size": 40}, DataError, "has 2000 characters"),
+        (b"ab" * 1000, {"label_noise": 0.5}, DataError, "label_noise switches classes, but text has none"),
+        (b"ab" * 1000, {"window": 0}, ValueError, "window must be an integer of at least 1"),
+        (b"ab" * 1000, {"label_column": "a"}, ValueError, "label_column does not apply to text"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, content, options, kind, message):
+    (tmp_path / "letters.txt").write_bytes(content)
+    with pytest.raises(kind, match=message):
+        load("text", data_dir=tmp_path / "letters.txt", **options)
+
+
+def test_a_file_is_wanted(tmp_path):
+    with pytest.raises(MissingDataError, match=r"the file .*nowhere.txt does not exist"):
+        load("text", data_dir=tmp_path / "nowhere.txt")
+    with pytest.raises(DataError, match="data_dir must be a text file for text, got the folder"):
+        load("text", data_dir=tmp_path)

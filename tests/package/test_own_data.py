@@ -1,0 +1,90 @@
+"""The page on a user's own data, from an empty folder: its programs and its commands do what it says."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from borat.lab import read_runs
+from borat.lab.cli import app
+from processes import run_program
+
+PAGE = (Path(__file__).parents[2] / "docs" / "your-own-data.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CONSOLE = "".join(re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL))
+COMMANDS = CONSOLE.replace("\\\n", " ").splitlines()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What the first program makes."""
+    folder = tmp_path_factory.mktemp("empty")
+    run_program(PROGRAMS[0], folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _here(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("BORAT_CACHE", str(folder / "cache"))
+
+
+def borat(command: str):
+    return CliRunner().invoke(app, shlex.split(command)[1:], env={"COLUMNS": "200", "TERM": "dumb"})
+
+
+def test_every_command(folder):
+    """In the order of the page; the reports read what the sweeps have made."""
+    said = {}
+    for command in COMMANDS:
+        result = borat(command)
+        assert result.exit_code == 0, f"{command}\n{result.output}"
+        said[command] = result.output
+    assert len(said) == 9
+    trained = [output for command, output in said.items() if " train " in command]
+    accuracies = [float(found[1]) for output in trained if (found := re.search(r"test accuracy ([\d.]+)", output))]
+    losses = [float(found[1]) for output in trained if (found := re.search(r"test loss ([\d.]+), test perpl", output))]
+    assert len(accuracies) == 3
+    assert min(accuracies) > 0.6, "three and ten classes"
+    assert len(losses) == 2
+    assert max(losses) < math.log(90), "better than guessing among the characters"
+    runs = read_runs(folder / "flower-runs")
+    assert (len(runs), set(runs.status)) == (6, {"finished"})
+    assert (folder / "flower-runs" / "report.html").is_file()
+    assert read_runs(folder / "text-runs").perplexity.notna().all()
+
+
+def test_without_the_names_of_the_columns():
+    quoted = re.search(r"told which columns there are: \*(.*?)\*", PAGE, re.DOTALL)[1]
+    result = borat("borat train --data images --data-dir tables --model cnn")
+    assert result.exit_code == 2
+    assert " ".join(quoted.split()) in " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_run_is_told_of_other_data():
+    flags = "--model mlp-4 --batch-size 16 --lr 1 --epochs 1 --label-column species --out one"
+    Path("other.csv").write_text(Path("flowers.csv").read_text().replace("5.1,3.5", "5.2,3.5"))
+    assert borat(f"borat train --data csv --data-dir flowers.csv {flags}").exit_code == 0
+    result = borat(f"borat train --data csv --data-dir other.csv {flags}")
+    assert result.exit_code == 2
+    assert "holds a run on other data" in " ".join(result.output.replace("│", " ").split())
+
+
+def test_mistakes_in_a_sweep_are_told_once():
+    result = borat("borat sweep --data csv --data-dir flowers.csv --lr 0.1,1 --epochs 1 --workers 1 --out failed")
+    assert result.exit_code == 1
+    assert result.output.count("has no column 'label', only sepal length") <= 3, "a line for each run, and the reason"
+    assert "say with label_column" in result.output
+
+
+def test_free_borat_beside_adamw(folder):
+    said = run_program(PROGRAMS[1], folder)
+    found = re.findall(r"finished {'method': '(\w+)'.*} {'accuracy': ([\d.]+)}", said)
+    assert [method for method, _ in found] == ["FreeBORAT", "AdamW", "AdamW", "AdamW"]
+    accuracies = [float(accuracy) for _, accuracy in found]
+    assert accuracies[0] > 0.9, "at its defaults"
