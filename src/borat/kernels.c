@@ -18,9 +18,9 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 
 #define CHUNK 32768     /* elements that a thread takes at once */
 #define MOVED 256       /* elements of a sum; it stays in the first-level cache */
-#define MEASURED 512   /* elements of the bundle in Adam's metric, with all that is made of them */
+#define STRIP 64        /* elements whose metric is there while the pieces pass */
+#define SUMMED 1024     /* elements of sums in the vectors' own precision */
 #define MULTIPLIED 2048 /* elements of one vector, which stay there while the others pass */
-#define ROWS 4          /* partial sums of vectors */
 #define LANES 16        /* partial sums of a product, for as many as the processor can add at once */
 
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
@@ -28,6 +28,8 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 #else
 #define VECTORISED
 #endif
+
+#define INLINED __attribute__((always_inline)) static inline /* into clones, and for a constant number of pieces */
 
 /* GOMP_parallel of the OpenMP library that PyTorch uses: calls a function in each thread of PyTorch's own pool. Threads
  * of ours would have to share the cores with those, which wait for their next work without sleeping. */
@@ -70,6 +72,9 @@ typedef struct {
     double eps;
 } Metric;
 
+#define PAIRS(n) ((n) * ((n) + 1) / 2)
+#define COLUMNS(n) (2 * PAIRS(n) + (n) + 1) /* sums of n pieces */
+
 /* With u = sum of coefficient * piece / D, older pieces first: z' = z - u - decay * y, and
  * y' = z' + pull * (ratio * (y - z) - beta * (z' - z)). Where z' is to be projected first, y gets the average
  * z + ratio / beta * (y - z) instead, from which y' follows. keep gets the gradient; it may be one of the rows. */
@@ -109,58 +114,36 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
         memcpy(to, from, bytes);
 }
 
-#define REAL float
-#define MOVE move_float
-#define PRODUCT product_float
-#define MULTIPLY multiply_float
-#define MEASURE measure_float
-#define ROLL roll_float
-#define PIECE piece_float
-#define SCALE scale_float
-#define PRODUCTS products_float
-#define LAND land_float
-#define VECTOR Vector_float
-#define DISTANCES distances_float
-#define FETCH fetch_float
-#define UNIT unit_float
-#define SQRT sqrtf
-#define BITS int32_t
-#define SIGN INT32_MIN
-#include "kernels_of_real.h"
-#undef REAL
-#undef MOVE
-#undef PRODUCT
-#undef MULTIPLY
-#undef MEASURE
-#undef ROLL
-#undef PIECE
-#undef SCALE
-#undef PRODUCTS
-#undef LAND
-#undef VECTOR
-#undef DISTANCES
-#undef FETCH
-#undef UNIT
-#undef SQRT
-#undef BITS
-#undef SIGN
+/* The names of a function for both types. */
+#define JOIN(name, type) name##_##type
+#define OF(name, type) JOIN(name, type)
+#define MOVE OF(move, REAL)
+#define PRODUCT OF(product, REAL)
+#define MULTIPLY OF(multiply, REAL)
+#define VECTOR OF(Vector, REAL)
+#define WIDE OF(Wide, REAL)
+#define SCALE OF(scale, REAL)
+#define STREAMS OF(streams, REAL)
+#define SUM OF(sum, REAL)
+#define SUM_IN_DOUBLE OF(sum_in_double, REAL)
+#define IS_EXACT OF(is_exact, REAL)
+#define MEASURE OF(measure, REAL)
+#define STEP OF(step, REAL)
+#define ROLL OF(roll, REAL)
+
 #define REAL double
-#define MOVE move_double
-#define PRODUCT product_double
-#define MULTIPLY multiply_double
-#define MEASURE measure_double
-#define ROLL roll_double
-#define PIECE piece_double
-#define SCALE scale_double
-#define PRODUCTS products_double
-#define LAND land_double
-#define VECTOR Vector_double
-#define DISTANCES distances_double
-#define FETCH fetch_double
-#define UNIT unit_double
 #define SQRT sqrt
 #define BITS int64_t
-#define SIGN INT64_MIN
+#define EXPONENT 0x7ff0000000000000
+#include "kernels_of_real.h"
+#undef REAL
+#undef SQRT
+#undef BITS
+#undef EXPONENT
+#define REAL float
+#define SQRT sqrtf
+#define BITS int32_t
+#define EXPONENT 0x7f800000
 #include "kernels_of_real.h"
 
 /* What to do with a chunk, a row of sums for each chunk where it has any, and the number of the next chunk to take. */
@@ -242,8 +225,7 @@ int borat_products(const Shape *shape, void **left, void **terms, double *result
 }
 
 int borat_measure(const Shape *shape, const Metric *metric, double *results) {
-    const int64_t n = shape->terms;
-    Work work = {.shape = shape, .metric = metric, .columns = n * (n + 1) + n + 1};
+    Work work = {.shape = shape, .metric = metric, .columns = COLUMNS(shape->terms)};
     return sum_up(&work, results);
 }
 

@@ -52,167 +52,181 @@ static void MULTIPLY(const Shape *shape, const Products *products, int64_t tenso
     }
 }
 
-/* A piece of the metric's bundle: the older ones come first. */
-static const REAL *PIECE(const Shape *shape, const Metric *metric, int64_t k, int64_t tensor) {
-    return (const REAL *)(k == shape->terms - 1 ? metric->gradient : metric->rows + k * shape->tensors)[tensor];
-}
+typedef REAL VECTOR __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
+typedef double WIDE __attribute__((vector_size(64 / sizeof(REAL) * sizeof(double))));
+#define WIDTH ((int64_t)(sizeof(VECTOR) / sizeof(REAL)))
+#define AT(x) (*(VECTOR *)(x))
 
-/* The largest power of two by which numbers up to the largest of these can be multiplied so that their squares stay in
- * range; 1 unless they are extreme. Squares of float would leave it above 1e19 and below 1e-19. */
-VECTORISED static REAL UNIT(const REAL *restrict g, const REAL *restrict rms, int64_t n) {
-    BITS most = 0; /* without their signs, numbers are ordered as the integers with the same bits */
-    for (int64_t i = 0; i < n; i++) {
-        BITS x, s;
-        memcpy(&x, g + i, sizeof x);
-        memcpy(&s, rms + i, sizeof s);
-        x &= ~SIGN, s &= ~SIGN;
-        x = x > s ? x : s;
-        most = x > most ? x : most;
-    }
-    REAL largest;
-    memcpy(&largest, &most, sizeof most);
-    if (largest == 0 || (largest > (REAL)1e-12 && largest < (REAL)1e15) || !isfinite(largest)) return 1;
-    int exponent;
-    frexp((double)largest, &exponent);
-    return (REAL)ldexp(1.0, -exponent);
-}
-
-/* The new root of the mean square, and 1 / D. */
-VECTORISED static void SCALE(const Metric *metric, const REAL *restrict g, const REAL *restrict rms, int64_t n,
-                             REAL *restrict root, REAL *restrict inverse) {
+/* The new root of the mean square, and 1 / D, of STRIP elements. Each is multiplied by a power of two before it is
+ * squared, so that the larger of gradient and root is about 1: squares of float leave its range above 1e19 and below
+ * 1e-19. The power's bits are those of the exponent, within bounds so that its inverse is a normal number too. */
+INLINED void SCALE(const Metric *metric, const REAL *g, const REAL *rms, REAL *restrict root, REAL *restrict inverse) {
     const REAL beta2 = (REAL)metric->beta2, rest = (REAL)(1.0 - metric->beta2);
     const REAL correction = (REAL)metric->correction, eps = (REAL)metric->eps;
-    const REAL unit = UNIT(g, rms, n), back = 1 / unit;
-    for (int64_t i = 0; i < n; i++) {
-        const REAL x = unit * g[i], s = unit * rms[i];
-        root[i] = back * SQRT(beta2 * (s * s) + rest * (x * x));
+    const BITS least = EXPONENT & -EXPONENT, product = EXPONENT - least; /* of a power and its inverse */
+    for (int64_t i = 0; i < STRIP; i++) {
+        BITS a, b;
+        memcpy(&a, g + i, sizeof a);
+        memcpy(&b, rms + i, sizeof b);
+        a &= EXPONENT, b &= EXPONENT;
+        a = a > b ? a : b;
+        a = a > least ? a : least;
+        a = a < product - least ? a : product - least;
+        b = product - a;
+        REAL power, by;
+        memcpy(&power, &a, sizeof a);
+        memcpy(&by, &b, sizeof b);
+        const REAL x = by * g[i], s = by * rms[i];
+        root[i] = power * SQRT(beta2 * (s * s) + rest * (x * x));
         inverse[i] = 1 / (correction * root[i] + eps);
     }
 }
 
-typedef REAL VECTOR __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
-#define LOAD(x) (*(const VECTOR *)(x))
+/* What the metric's kernels read, from an element on: the pieces, older ones first; then rms, z and y. */
+INLINED void STREAMS(const Metric *metric, int64_t pieces, int64_t tensors, int64_t tensor, int64_t start, REAL **x) {
+    for (int64_t k = 0; k < pieces - 1; k++) x[k] = (REAL *)metric->rows[k * tensors + tensor] + start;
+    x[pieces - 1] = (REAL *)metric->gradient[tensor] + start;
+    x[pieces] = (REAL *)metric->rms[tensor] + start;
+    x[pieces + 1] = (REAL *)metric->centre[tensor] + start;
+    x[pieces + 2] = (REAL *)metric->weights[tensor] + start;
+}
 
-/* Add x * y * scale and x * y * scale^2. Within a block they are summed in the vectors' own precision, in several sums,
- * as one addition would have to wait for the last. */
-VECTORISED static void PRODUCTS(const REAL *restrict x, const REAL *restrict y, const REAL *restrict scale, int64_t n,
-                                double *once, double *twice) {
-    enum { WIDTH = sizeof(VECTOR) / sizeof(REAL) };
-    VECTOR a[ROWS] = {{0}}, b[ROWS] = {{0}};
-    int64_t i = 0;
-    for (; i + ROWS * WIDTH <= n; i += ROWS * WIDTH)
-        for (int64_t r = 0; r < ROWS; r++) {
-            const int64_t k = i + r * WIDTH;
-            const VECTOR d = LOAD(scale + k), xd = LOAD(x + k) * d, yd = LOAD(y + k);
-            a[r] += xd * yd;
-            b[r] += xd * (yd * d);
+/* Add, for pieces j and i <= j: <g_i, g_j / D>, then <g_i, g_j / D^2>; then <g_j, z>; then <g, z - y> of the newest. Of
+ * n elements, whole strips. The sums in the vectors' own precision go to those in double before they grow long. */
+INLINED void SUM(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n, VECTOR *sums, WIDE *totals,
+                 double *results) {
+    const int64_t pairs = PAIRS(pieces);
+    REAL root[STRIP], inverse[STRIP];
+    for (int64_t c = 0; c < COLUMNS(pieces); c++) totals[c] = (WIDE){0};
+    for (int64_t start = 0; start < n; start += SUMMED) {
+        const int64_t end = n - start < SUMMED ? n : start + SUMMED;
+        for (int64_t c = 0; c < COLUMNS(pieces); c++) sums[c] = (VECTOR){0};
+        for (int64_t strip = start; strip < end; strip += STRIP) {
+            SCALE(metric, x[pieces - 1] + strip, x[pieces] + strip, root, inverse);
+            for (int64_t v = 0; v < STRIP; v += WIDTH) {
+                const int64_t at = strip + v;
+                const VECTOR d = AT(inverse + v), z = AT(x[pieces + 1] + at), y = AT(x[pieces + 2] + at);
+                for (int64_t j = 0; j < pieces; j++) {
+                    const VECTOR g = AT(x[j] + at), h = g * d;
+                    for (int64_t i = 0; i <= j; i++) {
+                        const VECTOR other = AT(x[i] + at) * d;
+                        sums[PAIRS(j) + i] += other * g;
+                        sums[pairs + PAIRS(j) + i] += other * h;
+                    }
+                    sums[2 * pairs + j] += g * z;
+                }
+                sums[2 * pairs + pieces] += AT(x[pieces - 1] + at) * (z - y);
+            }
         }
-    for (; i < n; i++) {
-        *once += (double)(x[i] * scale[i]) * y[i];
-        *twice += (double)(x[i] * scale[i]) * (y[i] * scale[i]);
+        for (int64_t c = 0; c < COLUMNS(pieces); c++) totals[c] += __builtin_convertvector(sums[c], WIDE);
     }
-    const VECTOR all_a = (a[0] + a[1]) + (a[2] + a[3]), all_b = (b[0] + b[1]) + (b[2] + b[3]);
-    for (int64_t j = 0; j < WIDTH; j++) {
-        *once += all_a[j];
-        *twice += all_b[j];
-    }
+    for (int64_t c = 0; c < COLUMNS(pieces); c++)
+        for (int64_t i = 0; i < WIDTH; i++) results[c] += totals[c][i];
 }
 
-/* Add <x, z> and <x, z - y>. */
-VECTORISED static void DISTANCES(const REAL *restrict x, const REAL *restrict z, const REAL *restrict y, int64_t n,
-                                 double *at, double *apart) {
-    enum { WIDTH = sizeof(VECTOR) / sizeof(REAL) };
-    VECTOR a[ROWS] = {{0}}, b[ROWS] = {{0}};
-    int64_t i = 0;
-    for (; i + ROWS * WIDTH <= n; i += ROWS * WIDTH)
-        for (int64_t r = 0; r < ROWS; r++) {
-            const int64_t k = i + r * WIDTH;
-            const VECTOR u = LOAD(x + k), v = LOAD(z + k);
-            a[r] += u * v;
-            b[r] += u * (v - LOAD(y + k));
+/* The same in double, of any number of elements. */
+static void SUM_IN_DOUBLE(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n, double *results) {
+    double copies[pieces + 3][STRIP], *from[pieces + 3];
+    Vector_double sums[COLUMNS(pieces)];
+    Wide_double totals[COLUMNS(pieces)];
+    for (int64_t start = 0; start < n; start += STRIP) {
+        for (int64_t k = 0; k < pieces + 3; k++) {
+            for (int64_t i = 0; i < STRIP; i++) copies[k][i] = start + i < n ? x[k][start + i] : 0.0;
+            from[k] = copies[k];
         }
-    for (; i < n; i++) {
-        *at += (double)x[i] * z[i];
-        *apart += (double)x[i] * (z[i] - y[i]);
-    }
-    const VECTOR all_a = (a[0] + a[1]) + (a[2] + a[3]), all_b = (b[0] + b[1]) + (b[2] + b[3]);
-    for (int64_t j = 0; j < WIDTH; j++) {
-        *at += all_a[j];
-        *apart += all_b[j];
+        sum_double(metric, pieces, from, STRIP, sums, totals, results);
     }
 }
 
-static void FETCH(const void *vector, int64_t tensor, int64_t start, int64_t end) {
-    const REAL *x = ((REAL *const *)vector)[tensor];
-    for (; start < end; start += 64 / sizeof(REAL)) __builtin_prefetch(x + start);
+/* Whether sums of the gradient's squares were in the range of REAL, far enough from its ends. */
+static int IS_EXACT(int64_t pieces, const REAL *g, int64_t n, const double *sums) {
+    const double once = sums[PAIRS(pieces) - 1], twice = sums[2 * PAIRS(pieces) - 1];
+    double all = 0.0;
+    for (int64_t c = 0; c < COLUMNS(pieces); c++) all += sums[c];
+    if (!isfinite(all)) return 0;
+    if (once > 1e-28 && twice > 1e-28) return 1;
+    for (int64_t i = 0; i < n; i++)
+        if (g[i] != 0) return 0;
+    return 1;
 }
 
-/* For pieces j and i <= j: <g_i, g_j / D>, then <g_i, g_j / D^2>; then <g_j, z>; then <g, z - y> of the newest. */
 VECTORISED static void MEASURE(const Shape *shape, const Metric *metric, int64_t tensor, int64_t start, int64_t end,
-                               double *sums) {
-    const int64_t pieces = shape->terms, pairs = pieces * (pieces + 1) / 2;
-    REAL root[MEASURED], inverse[MEASURED];
-    double unused = 0.0;
-    for (; start < end; start += MEASURED) {
-        const int64_t n = end - start < MEASURED ? end - start : MEASURED;
-        const int64_t next = start + n, after = next + MEASURED < end ? next + MEASURED : end;
-        const REAL *g = (const REAL *)metric->gradient[tensor] + start;
-        const REAL *y = (const REAL *)metric->weights[tensor] + start, *z = (const REAL *)metric->centre[tensor] + start;
-        FETCH(metric->gradient, tensor, next, after);
-        FETCH(metric->rms, tensor, next, after);
-        SCALE(metric, g, (const REAL *)metric->rms[tensor] + start, n, root, inverse);
-        FETCH(metric->weights, tensor, next, after);
-        FETCH(metric->centre, tensor, next, after);
-        double *pair = sums;
-        for (int64_t j = 0; j < pieces; j++) {
-            const REAL *x = PIECE(shape, metric, j, tensor) + start;
-            if (j < pieces - 1) FETCH(metric->rows + j * shape->tensors, tensor, next, after);
-            for (int64_t i = 0; i <= j; i++, pair++)
-                PRODUCTS(PIECE(shape, metric, i, tensor) + start, x, inverse, n, pair, pair + pairs);
-            DISTANCES(x, z, y, n, sums + 2 * pairs + j, j == pieces - 1 ? sums + 2 * pairs + pieces : &unused);
-        }
+                               double *results) {
+    const int64_t pieces = shape->terms, n = (end - start) / STRIP * STRIP;
+    REAL *x[pieces + 3];
+    STREAMS(metric, pieces, shape->tensors, tensor, start, x);
+    switch (pieces) {
+#define CASE(label, count)                                          \
+    label : {                                                       \
+        VECTOR sums[COLUMNS(count)];                                \
+        WIDE totals[COLUMNS(count)];                                \
+        SUM(metric, count, x, n, sums, totals, results);            \
+        break;                                                      \
     }
+        CASE(case 1, 1)
+        CASE(case 2, 2)
+        CASE(case 3, 3)
+        CASE(case 4, 4)
+        CASE(default, pieces)
+#undef CASE
+    }
+    if (n && !IS_EXACT(pieces, x[pieces - 1], n, results)) {
+        memset(results, 0, COLUMNS(pieces) * sizeof(double));
+        SUM_IN_DOUBLE(metric, pieces, x, n, results);
+    }
+    for (int64_t k = 0; k < pieces + 3; k++) x[k] += n;
+    SUM_IN_DOUBLE(metric, pieces, x, end - start - n, results);
 }
 
-/* The last step of a roll: sum is that of coefficient * piece. */
-VECTORISED static void LAND(const Roll *roll, REAL *restrict y, REAL *restrict z, REAL *restrict rms, int64_t n,
-                            const double *restrict sum, const REAL *restrict inverse, const REAL *restrict root) {
-    const double decay = roll->decay, pull = roll->pull, ratio = roll->ratio, beta = roll->beta;
-    if (roll->before_projection) {
-        for (int64_t i = 0; i < n; i++) {
-            const double from = z[i], at = y[i];
-            z[i] = (REAL)(from - sum[i] * inverse[i] - decay * at);
-            y[i] = (REAL)(from + ratio / beta * (at - from));
-        }
-    } else {
-        for (int64_t i = 0; i < n; i++) {
-            const double from = z[i], at = y[i];
-            const REAL to = (REAL)(from - sum[i] * inverse[i] - decay * at);
-            z[i] = to;
-            y[i] = (REAL)(to + pull * (ratio * (at - from) - beta * (to - from)));
+/* Of n elements, whole strips. A coefficient is given as two factors: a short gradient has one that REAL may not hold,
+ * though it holds the product. */
+INLINED void STEP(const Roll *roll, int64_t pieces, REAL *const *x, REAL *keep, int64_t n, const REAL (*factors)[2]) {
+    const REAL decay = (REAL)roll->decay, pull = (REAL)roll->pull, ratio = (REAL)roll->ratio, beta = (REAL)roll->beta;
+    const REAL share = (REAL)(roll->ratio / roll->beta);
+    REAL root[STRIP], inverse[STRIP];
+    for (int64_t strip = 0; strip < n; strip += STRIP) {
+        SCALE(roll->metric, x[pieces - 1] + strip, x[pieces] + strip, root, inverse);
+        for (int64_t v = 0; v < STRIP; v += WIDTH) {
+            const int64_t at = strip + v;
+            const VECTOR d = AT(inverse + v), g = AT(x[pieces - 1] + at);
+            const VECTOR z = AT(x[pieces + 1] + at), y = AT(x[pieces + 2] + at);
+            VECTOR u = {0};
+            for (int64_t k = 0; k < pieces; k++) u += AT(x[k] + at) * d * factors[k][0] * factors[k][1];
+            const VECTOR to = z - u - decay * y;
+            AT(x[pieces] + at) = AT(root + v);
+            AT(x[pieces + 1] + at) = to;
+            AT(x[pieces + 2] + at) =
+                roll->before_projection ? z + share * (y - z) : to + pull * (ratio * (y - z) - beta * (to - z));
+            if (keep) AT(keep + at) = g;
         }
     }
-    memcpy(rms, root, n * sizeof(REAL));
 }
 
 VECTORISED static void ROLL(const Shape *shape, const Roll *roll, int64_t tensor, int64_t start, int64_t end) {
-    const Metric *metric = roll->metric;
-    REAL root[MOVED], inverse[MOVED];
-    double sum[MOVED];
-    for (; start < end; start += MOVED) {
-        const int64_t n = end - start < MOVED ? end - start : MOVED;
-        const REAL *g = (const REAL *)metric->gradient[tensor] + start;
-        REAL *rms = (REAL *)metric->rms[tensor] + start;
-        SCALE(metric, g, rms, n, root, inverse);
-        for (int64_t k = 0; k < shape->terms; k++) {
-            const REAL *x = PIECE(shape, metric, k, tensor) + start;
-            const double c = roll->coefficients[k];
-            for (int64_t i = 0; i < n; i++) sum[i] = (k ? sum[i] : 0.0) + c * x[i];
-        }
-        LAND(roll, (REAL *)metric->weights[tensor] + start, (REAL *)metric->centre[tensor] + start, rms, n, sum, inverse,
-             root);
-        if (roll->keep) memcpy((REAL *)roll->keep[tensor] + start, g, n * sizeof(REAL));
+    const int64_t pieces = shape->terms, n = (end - start) / STRIP * STRIP, rest = end - start - n;
+    REAL *x[pieces + 3], *keep = roll->keep ? (REAL *)roll->keep[tensor] + start : NULL, factors[pieces][2];
+    STREAMS(roll->metric, pieces, shape->tensors, tensor, start, x);
+    for (int64_t k = 0; k < pieces; k++) {
+        int exponent;
+        frexp(roll->coefficients[k], &exponent);
+        factors[k][0] = (REAL)ldexp(1.0, exponent / 2);
+        factors[k][1] = (REAL)(roll->coefficients[k] / ldexp(1.0, exponent / 2));
     }
+    switch (pieces) {
+    case 1: STEP(roll, 1, x, keep, n, factors); break;
+    case 2: STEP(roll, 2, x, keep, n, factors); break;
+    case 3: STEP(roll, 3, x, keep, n, factors); break;
+    case 4: STEP(roll, 4, x, keep, n, factors); break;
+    default: STEP(roll, pieces, x, keep, n, factors);
+    }
+    if (!rest) return;
+    REAL copies[pieces + 3][STRIP], *to[pieces + 3]; /* of what is left, as a whole strip */
+    memset(copies, 0, sizeof copies);
+    for (int64_t k = 0; k < pieces + 3; k++) to[k] = memcpy(copies[k], x[k] + n, rest * sizeof(REAL));
+    STEP(roll, pieces, to, NULL, STRIP, factors);
+    for (int64_t k = pieces; k < pieces + 3; k++) memcpy(x[k] + n, copies[k], rest * sizeof(REAL));
+    if (keep) memcpy(keep + n, copies[pieces - 1], rest * sizeof(REAL));
 }
 
-#undef LOAD
+#undef WIDTH
+#undef AT
