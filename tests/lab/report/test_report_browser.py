@@ -173,7 +173,7 @@ def test_hovering_a_cell_tells_its_accuracy(chromium, page):
     tooltip = wait(chromium, "document.querySelector('.hoverlayer .hovertext')?.textContent")
     assert "lr 0.1, radius 50" in tooltip
     assert re.search(r"test accuracy 75\.2 ± 0\.3 %", tooltip)
-    area = panels["Heatmap of SGD, ours"].find_element("css selector", ".nsewdrag")
+    area = panels["Heatmap of SGD"].find_element("css selector", ".nsewdrag")
     chromium.hover(area, 0.875, 0.25)
     wait(chromium, "document.querySelector('.hoverlayer .hovertext')?.textContent.endsWith('diverged')")
 
