@@ -130,7 +130,7 @@ def trajectory(example: Example, lr: float, size: int, start: float, calls: int 
         with warnings.catch_warnings():  # the loss that is not convex falls below its bound far out
             warnings.simplefilter("ignore")
             optimizer.step(loss=loss)
-        alpha = tuple(optimizer.state[w]["bundle"]["alpha"][: position + 2].tolist())
+        alpha = tuple(optimizer.state_dict()["param_groups"][0]["bundle"]["alpha"][: position + 2])
         kind = optimizer.last_step.kind if optimizer.last_step and optimizer.bundle_position == 0 else ""
         frames.append(Frame(sample, point, loss.item(), slope, alpha, w.item(), kind))
     return frames
