@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from borat import ALIG, BORAT
+from borat import ALIG, BORAT, FreeBORAT
+from flavours import Flavour
 from problems import batches, network
 
 accelerate = pytest.importorskip("accelerate", reason="needs the trainers extra")
@@ -21,6 +22,13 @@ from borat.integrations import unwrap  # noqa: E402
 from borat.integrations.huggingface import BoratMixin, BoratTrainer  # noqa: E402
 
 STEPS = 7
+
+
+def over(*flavours):
+    return pytest.mark.parametrize("make", flavours, ids=str)
+
+
+BORAT3, BORAT5, FREE3, FREE5 = (Flavour(cls, size) for cls in (BORAT, FreeBORAT) for size in (3, 5))
 
 
 def bert():
@@ -58,10 +66,10 @@ def point(model):
     return parameters_to_vector(model.parameters()).detach().clone()
 
 
-def by_hand(model, data, bundle_size=5, batch_size=4):
-    """The points at which the batches are evaluated, and the centre after each."""
-    optimizer = BORAT(model.parameters(), lr=1.0, bundle_size=bundle_size)
-    trials, centres = [], []
+def by_hand(model, data, make=BORAT5, batch_size=4):
+    """The points at which the batches are evaluated, and the result after each."""
+    optimizer = make(model.parameters(), lr=1.0)
+    trials, results = [], []
     for start in range(0, len(data), batch_size):
         batch = data[start : start + batch_size]
         trials.append(point(model))
@@ -71,12 +79,12 @@ def by_hand(model, data, bundle_size=5, batch_size=4):
         loss.backward()
         optimizer.step(loss=loss)
         optimizer.eval()
-        centres.append(point(model))
+        results.append(point(model))
         optimizer.train()
-    return trials, centres
+    return trials, results
 
 
-def trainer_of(model, tmp_path, bundle_size=5, kind=BoratTrainer, data=None, **options):
+def trainer_of(model, tmp_path, make=BORAT5, kind=BoratTrainer, data=None, **options):
     arguments = transformers.TrainingArguments(
         **{
             "output_dir": tmp_path,
@@ -98,7 +106,7 @@ def trainer_of(model, tmp_path, bundle_size=5, kind=BoratTrainer, data=None, **o
         args=arguments,
         train_dataset=data or sentences(),
         eval_dataset=sentences(2),
-        optimizers=(BORAT(model.parameters(), lr=1.0, bundle_size=bundle_size), None),
+        optimizers=(make(model.parameters(), lr=1.0), None),
     )
 
 
@@ -121,68 +129,72 @@ def assert_same(ours, theirs):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("bundle_size", [2, 3, 5])
-def test_trainer_equals_a_hand_written_loop_to_the_bit(bundle_size, tmp_path):
+@over(Flavour(BORAT, 2), BORAT3, BORAT5, Flavour(FreeBORAT, 2), FREE3, FREE5)
+def test_trainer_equals_a_hand_written_loop_to_the_bit(make, tmp_path):
     model = bert()
-    trials, centres = by_hand(copy.deepcopy(model), sentences(), bundle_size)
-    trainer = trainer_of(model, tmp_path, bundle_size, Recording)
+    trials, results = by_hand(copy.deepcopy(model), sentences(), make)
+    trainer = trainer_of(model, tmp_path, make, Recording)
     trainer.train()
     assert_same(trainer.trained_at, trials)
-    assert torch.equal(point(model), centres[-1])
+    assert torch.equal(point(model), results[-1])
 
 
-def test_trainer_accumulates_to_the_large_batch(tmp_path):
+@over(BORAT5, FREE3)
+def test_trainer_accumulates_to_the_large_batch(make, tmp_path):
     """A language model, whose loss the trainer divides by the number of tokens in all micro-batches."""
     config = transformers.LlamaConfig(
         vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
     model = transformers.LlamaForCausalLM(config).double()
     data = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in sentences()]
-    trials, _ = by_hand(copy.deepcopy(model), data)
+    trials, _ = by_hand(copy.deepcopy(model), data, make)
     halves = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    trainer = trainer_of(model, tmp_path, kind=Recording, data=data, **halves)
+    trainer = trainer_of(model, tmp_path, make, kind=Recording, data=data, **halves)
     trainer.train()
     assert len(trainer.trained_at) == 2 * STEPS
     for ours, hand in zip(trainer.trained_at[::2], trials, strict=True):
         torch.testing.assert_close(ours, hand, rtol=0, atol=1e-6)
 
 
-def test_trainer_evaluates_and_saves_at_the_centre(tmp_path):
+@over(BORAT5, FREE3)
+def test_trainer_evaluates_and_saves_at_the_result(make, tmp_path):
     model = bert()
-    trials, centres = by_hand(copy.deepcopy(model), sentences())
+    trials, results = by_hand(copy.deepcopy(model), sentences(), make)
     each_step = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    trainer = trainer_of(model, tmp_path, kind=Recording, **each_step)
+    trainer = trainer_of(model, tmp_path, make, kind=Recording, **each_step)
     trainer.train()
     assert_same(trainer.trained_at, trials)
-    assert_same(trainer.evaluated_at, centres)
-    for step, centre in enumerate(centres, start=1):
-        assert torch.equal(saved_point(model, tmp_path / f"checkpoint-{step}"), centre)
+    assert_same(trainer.evaluated_at, results)
+    for step, result in enumerate(results, start=1):
+        assert torch.equal(saved_point(model, tmp_path / f"checkpoint-{step}"), result)
 
 
-def test_trainer_resumes_exactly_within_a_bundle_and_again(tmp_path):
+@over(BORAT5, FREE3)
+def test_trainer_resumes_exactly_within_a_bundle_and_again(make, tmp_path):
     start, data = bert(), sentences()
-    trials, centres = by_hand(copy.deepcopy(start), data)
+    trials, results = by_hand(copy.deepcopy(start), data, make)
     checkpoint = None
     for steps in (1, 3, 5, 7):
         trainer = trainer_of(
-            copy.deepcopy(start), tmp_path, kind=Recording, max_steps=steps, save_strategy="steps", save_steps=1
+            copy.deepcopy(start), tmp_path, make, kind=Recording, max_steps=steps, save_strategy="steps", save_steps=1
         )
         trainer.train(resume_from_checkpoint=checkpoint)
         checkpoint = str(tmp_path / f"checkpoint-{steps}")
         assert_same(trainer.trained_at, trials[max(steps - 2, 0) : steps])
-        assert torch.equal(point(trainer.model), centres[steps - 1])
+        assert torch.equal(point(trainer.model), results[steps - 1])
 
 
-def test_trainer_keeps_the_best_model(tmp_path):
-    """The best weights, loaded in the end, must not be overwritten by the centre of the last bundle."""
+@over(BORAT5, FREE3)
+def test_trainer_keeps_the_best_model(make, tmp_path):
+    """The best weights, loaded in the end, must not be overwritten by the result of the last bundle."""
     model = bert()
-    _, centres = by_hand(copy.deepcopy(model), sentences())
+    _, results = by_hand(copy.deepcopy(model), sentences(), make)
     each_step = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    trainer = trainer_of(model, tmp_path, kind=Recording, load_best_model_at_end=True, **each_step)
+    trainer = trainer_of(model, tmp_path, make, kind=Recording, load_best_model_at_end=True, **each_step)
     trainer.train()
     best = trainer.state.best_global_step
     trainer.evaluate()
-    assert torch.equal(point(model), centres[best - 1])
+    assert torch.equal(point(model), results[best - 1])
 
 
 def test_trainer_forgets_the_loss_of_a_skipped_step(tmp_path, monkeypatch):
@@ -195,7 +207,9 @@ def test_trainer_forgets_the_loss_of_a_skipped_step(tmp_path, monkeypatch):
             step(self, closure)
 
     monkeypatch.setattr(AcceleratedOptimizer, "step", skip_the_first)
-    trainer = trainer_of(bert(), tmp_path, 2, data=sentences(8), logging_strategy="steps", logging_steps=1)
+    trainer = trainer_of(
+        bert(), tmp_path, Flavour(BORAT, 2), data=sentences(8), logging_strategy="steps", logging_steps=1
+    )
     trainer.train()
     loss = trainer.state.log_history[1]["loss"]
     assert unwrap(trainer.optimizer).last_step.offsets[0] == pytest.approx(loss)
@@ -231,20 +245,21 @@ def test_mixin_says_what_is_wrong(tmp_path):
     with pytest.warns(UserWarning, match="max_grad_norm=1 clips the gradients"):
         trainer_of(bert(), tmp_path, max_grad_norm=1.0)
     with pytest.raises(ValueError, match=r"weight_decay must be 0 with BORAT, got 0\.1"):
-        trainer_of(bert(), tmp_path, weight_decay=0.1)
+        trainer_of(bert(), tmp_path, weight_decay=0.1).train()
     trainer = trainer_of(bert(), tmp_path)
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters())
-    with pytest.raises(TypeError, match="must be a BORAT or ALIG, got a SGD"):
+    with pytest.raises(TypeError, match="must be a FreeBORAT, BORAT or ALIG, got a SGD"):
         trainer.train()
 
 
+@over(BORAT5, FREE3)
 @pytest.mark.parametrize("told", ["closure", "observe"])
-def test_accelerate_equals_a_hand_written_loop(told):
+def test_accelerate_equals_a_hand_written_loop(make, told):
     net, data = network(torch.float32), batches(7, torch.float32)
     hand = copy.deepcopy(net)
-    reference = BORAT(hand.parameters(), lr=1.0, bundle_size=5)
+    reference = make(hand.parameters(), lr=1.0)
     accelerator = accelerate.Accelerator(cpu=True)
-    borat = BORAT(net.parameters(), lr=1.0, bundle_size=5)
+    borat = make(net.parameters(), lr=1.0)
     model, optimizer = accelerator.prepare(net, borat)
     assert unwrap(optimizer) is borat
     for x, y in data:
@@ -263,12 +278,13 @@ def test_accelerate_equals_a_hand_written_loop(told):
     assert torch.equal(point(net), point(hand))
 
 
-def test_accelerate_accumulates_to_the_large_batch():
+@over(BORAT3, FREE3)
+def test_accelerate_accumulates_to_the_large_batch(make):
     net, data = network(), batches(5)
     hand = copy.deepcopy(net)
-    reference = BORAT(hand.parameters(), lr=1.0)
+    reference = make(hand.parameters(), lr=1.0)
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
-    borat = BORAT(net.parameters(), lr=1.0)
+    borat = make(net.parameters(), lr=1.0)
     model, optimizer = accelerator.prepare(net, borat)
     for x, y in data:
         step_by_hand(hand, reference, x, y)

@@ -10,7 +10,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 from torch.utils.data import DataLoader
 
-from borat import BORAT
+from borat import BORAT, FreeBORAT
+from flavours import Flavour
 from problems import batches, network
 
 lightning = pytest.importorskip("lightning", reason="needs the trainers extra")
@@ -26,6 +27,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
 ]
+
+
+def over(*flavours):
+    return pytest.mark.parametrize("make", flavours, ids=str)
+
+
+BORAT3, BORAT5, FREE3, FREE5 = (Flavour(cls, size) for cls in (BORAT, FreeBORAT) for size in (3, 5))
 
 
 class Loader:
@@ -51,10 +59,10 @@ class Loader:
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, net, bundle_size=3, **options):
+    def __init__(self, net, make=BORAT3):
         super().__init__()
         self.net = net
-        self.options = {"lr": 1.0, "bundle_size": bundle_size, **options}
+        self.make = make
         self.trained_at = []
         self.validated_at = []
 
@@ -72,7 +80,7 @@ class Module(lightning.LightningModule):
     test_step = validation_step
 
     def configure_optimizers(self):
-        return BORAT(self.parameters(), **self.options)
+        return self.make(self.parameters(), lr=1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +117,10 @@ def fit(module, data, tmp_path, callbacks=(), validation=None, ckpt_path=None, *
     return trainer
 
 
-def by_hand(net, data, bundle_size=3, step=None, **options):
-    """The points at which the batches are evaluated, and the centre after each."""
-    optimizer = BORAT(net.parameters(), **{"lr": 1.0, "bundle_size": bundle_size, **options})
-    trials, centres = [], []
+def by_hand(net, data, make=BORAT3, step=None):
+    """The points at which the batches are evaluated, and the result after each."""
+    optimizer = make(net.parameters(), lr=1.0)
+    trials, results = [], []
     for x, y in data:
         trials.append(point(net))
         optimizer.zero_grad()
@@ -123,9 +131,9 @@ def by_hand(net, data, bundle_size=3, step=None, **options):
             loss.backward()
             optimizer.step(loss=loss)
         optimizer.eval()
-        centres.append(point(net))
+        results.append(point(net))
         optimizer.train()
-    return trials, centres
+    return trials, results
 
 
 def assert_same(ours, theirs):
@@ -134,25 +142,27 @@ def assert_same(ours, theirs):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("bundle_size", [1, 2, 3, 5])
-def test_equals_a_hand_written_loop_to_the_bit(bundle_size, tmp_path):
+@over(Flavour(BORAT, 1), Flavour(BORAT, 2), BORAT3, BORAT5, Flavour(FreeBORAT, 2), FREE3, FREE5)
+def test_equals_a_hand_written_loop_to_the_bit(make, tmp_path):
     net, data = network(torch.float32), batches(7, torch.float32)
-    trials, centres = by_hand(copy.deepcopy(net), data, bundle_size)
-    module = Module(net, bundle_size)
+    trials, results = by_hand(copy.deepcopy(net), data, make)
+    module = Module(net, make)
     fit(module, data, tmp_path)
     assert_same(module.trained_at, trials)
-    assert torch.equal(point(net), centres[-1])
+    assert torch.equal(point(net), results[-1])
 
 
-def test_accumulated_batches_equal_large_ones(tmp_path):
+@over(BORAT3, FREE3)
+def test_accumulated_batches_equal_large_ones(make, tmp_path):
     net, data = network(), batches(5)
-    _, centres = by_hand(copy.deepcopy(net), data)
+    _, results = by_hand(copy.deepcopy(net), data, make)
     halves = [(x[part], y[part]) for x, y in data for part in (slice(0, 4), slice(4, 8))]
-    fit(Module(net), halves, tmp_path, max_steps=5, accumulate_grad_batches=2, precision="64-true")
-    torch.testing.assert_close(point(net), centres[-1], rtol=0, atol=1e-12)
+    fit(Module(net, make), halves, tmp_path, max_steps=5, accumulate_grad_batches=2, precision="64-true")
+    torch.testing.assert_close(point(net), results[-1], rtol=0, atol=1e-12)
 
 
-def test_bf16_mixed(tmp_path):
+@over(BORAT3, FREE3)
+def test_bf16_mixed(make, tmp_path):
     net, data = network(torch.float32), batches(6, torch.float32)
     hand = copy.deepcopy(net)
 
@@ -162,13 +172,14 @@ def test_bf16_mixed(tmp_path):
         loss.backward()
         optimizer.step(loss=loss)
 
-    _, centres = by_hand(hand, data, step=step)
-    fit(Module(net), data, tmp_path, precision="bf16-mixed")
-    assert torch.equal(point(net), centres[-1])
+    _, results = by_hand(hand, data, make, step)
+    fit(Module(net, make), data, tmp_path, precision="bf16-mixed")
+    assert torch.equal(point(net), results[-1])
 
 
+@over(BORAT3, FREE3)
 @pytest.mark.parametrize("scale", [2.0**10, 2.0**24])
-def test_16_mixed_sees_the_unscaled_loss_and_skips_what_overflows(scale, tmp_path):
+def test_16_mixed_sees_the_unscaled_loss_and_skips_what_overflows(make, scale, tmp_path):
     net, data = network(torch.float32), batches(14, torch.float32)
     hand = copy.deepcopy(net)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
@@ -180,50 +191,54 @@ def test_16_mixed_sees_the_unscaled_loss_and_skips_what_overflows(scale, tmp_pat
         scaler.step(optimizer, loss=loss)
         scaler.update()
 
-    trials, centres = by_hand(hand, data, step=step)
+    trials, results = by_hand(hand, data, make, step)
     assert torch.equal(trials[1], trials[0]) == (scale > 2**20), "the large scale overflows"
     plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=scale))
-    module = Module(net)
+    module = Module(net, make)
     fit(module, data, tmp_path, plugins=plugin)
     assert_same(module.trained_at, trials)
-    assert torch.equal(point(net), centres[-1])
+    assert torch.equal(point(net), results[-1])
 
 
-def test_validation_sees_the_centre(tmp_path):
+@over(BORAT5, FREE3)
+def test_validation_sees_the_result(make, tmp_path):
     net, data = network(torch.float32), batches(7, torch.float32)
-    trials, centres = by_hand(copy.deepcopy(net), data, 5)
-    module = Module(net, 5)
+    trials, results = by_hand(copy.deepcopy(net), data, make)
+    module = Module(net, make)
     fit(module, data, tmp_path, validation=data[:1], val_check_interval=1)
-    assert_same(module.validated_at, centres)
+    assert_same(module.validated_at, results)
     assert_same(module.trained_at, trials)
 
 
+@over(BORAT5, FREE3)
 @pytest.mark.parametrize("weights_only", [False, True])
-def test_checkpoints_hold_the_centre(weights_only, tmp_path):
+def test_checkpoints_hold_the_result(make, weights_only, tmp_path):
     net, data = network(torch.float32), batches(6, torch.float32)
-    _, centres = by_hand(copy.deepcopy(net), data, 5)
-    fit(Module(net, 5), data, tmp_path, [every_step(tmp_path, save_weights_only=weights_only)])
-    for step, centre in enumerate(centres, start=1):
-        assert torch.equal(saved_point(tmp_path / f"step={step}.ckpt"), centre)
+    _, results = by_hand(copy.deepcopy(net), data, make)
+    fit(Module(net, make), data, tmp_path, [every_step(tmp_path, save_weights_only=weights_only)])
+    for step, result in enumerate(results, start=1):
+        assert torch.equal(saved_point(tmp_path / f"step={step}.ckpt"), result)
 
 
-def test_resumes_exactly_within_a_bundle_and_again(tmp_path):
+@over(BORAT5, FREE3)
+def test_resumes_exactly_within_a_bundle_and_again(make, tmp_path):
     """Each run does two more steps from the checkpoint of the run before."""
     start, data = network(torch.float32), batches(9, torch.float32)
-    trials, centres = by_hand(copy.deepcopy(start), data, 5)
+    trials, results = by_hand(copy.deepcopy(start), data, make)
     checkpoint = None
     for steps in (1, 3, 5, 7, 9):
-        module = Module(copy.deepcopy(start), 5)
+        module = Module(copy.deepcopy(start), make)
         checkpoints = every_step(tmp_path)
         fit(module, data, tmp_path, [checkpoints], max_steps=steps, ckpt_path=checkpoint)
         checkpoint = tmp_path / f"step={steps}.ckpt"
         assert_same(module.trained_at, trials[max(steps - 2, 0) : steps])
-        assert torch.equal(saved_point(checkpoint), centres[steps - 1])
+        assert torch.equal(saved_point(checkpoint), results[steps - 1])
 
 
-def test_loaded_weights_are_tested_not_the_centre_of_the_last_bundle(tmp_path):
+@over(BORAT5, FREE3)
+def test_loaded_weights_are_tested_not_the_result_of_the_last_bundle(make, tmp_path):
     net, data = network(torch.float32), batches(6, torch.float32)
-    module = Module(net, 5)
+    module = Module(net, make)
     trainer = fit(module, data, tmp_path, [every_step(tmp_path)])
     module.validated_at.clear()
     path = tmp_path / "step=2.ckpt"
@@ -231,20 +246,22 @@ def test_loaded_weights_are_tested_not_the_centre_of_the_last_bundle(tmp_path):
     assert_same(module.validated_at, [saved_point(path)])
 
 
-def test_an_interrupted_batch_leaves_the_model_at_the_centre(tmp_path):
+@over(BORAT5, FREE3)
+def test_an_interrupted_batch_leaves_the_model_at_the_result(make, tmp_path):
     class Interrupt(Callback):
         def on_after_backward(self, trainer, pl_module):
             if trainer.global_step == 2:
                 raise ZeroDivisionError
 
     net, data = network(torch.float32), batches(6, torch.float32)
-    _, centres = by_hand(copy.deepcopy(net), data, 5)
+    _, results = by_hand(copy.deepcopy(net), data, make)
     with pytest.raises(ZeroDivisionError):
-        fit(Module(net, 5), data, tmp_path, [Interrupt()])
-    assert torch.equal(point(net), centres[1])
+        fit(Module(net, make), data, tmp_path, [Interrupt()])
+    assert torch.equal(point(net), results[1])
 
 
-def test_manual_optimization(tmp_path):
+@over(BORAT3, FREE3)
+def test_manual_optimization(make, tmp_path):
     class Manual(Module):
         automatic_optimization = False
 
@@ -256,8 +273,8 @@ def test_manual_optimization(tmp_path):
             optimizer.step(closure=lambda: loss)
 
     net, data = network(torch.float32), batches(5, torch.float32)
-    trials, _ = by_hand(copy.deepcopy(net), data)
-    module = Manual(net)
+    trials, _ = by_hand(copy.deepcopy(net), data, make)
+    module = Manual(net, make)
     fit(module, data, tmp_path)
     assert_same(module.trained_at, trials)
 
@@ -267,17 +284,18 @@ def test_says_what_is_wrong(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    with pytest.raises(TypeError, match="must be a BORAT or ALIG, got a SGD"):
+    with pytest.raises(TypeError, match="must be a FreeBORAT, BORAT or ALIG, got a SGD"):
         fit(Other(network(torch.float32)), batches(1, torch.float32), tmp_path)
     with pytest.warns(UserWarning, match="gradient_clip_val=1 clips the gradients"):
         fit(Module(network(torch.float32)), batches(1, torch.float32), tmp_path, gradient_clip_val=1.0)
 
 
-def test_fabric_equals_a_hand_written_loop(tmp_path):
+@over(BORAT5, FREE3)
+def test_fabric_equals_a_hand_written_loop(make, tmp_path):
     net, data = network(torch.float32), batches(7, torch.float32)
-    _, centres = by_hand(copy.deepcopy(net), data, 5)
+    _, results = by_hand(copy.deepcopy(net), data, make)
     fabric = lightning.Fabric(accelerator="cpu", devices=1)
-    borat = BORAT(net.parameters(), lr=1.0, bundle_size=5)
+    borat = make(net.parameters(), lr=1.0)
     model, optimizer = fabric.setup(net, borat)
     assert unwrap(optimizer) is borat
     for step, (x, y) in enumerate(data):
@@ -294,7 +312,7 @@ def test_fabric_equals_a_hand_written_loop(tmp_path):
             nn.init.zeros_(net[0].weight)
             fabric.load(tmp_path / "state", {"model": model, "optimizer": optimizer})
     borat.eval()
-    assert torch.equal(point(net), centres[-1])
+    assert torch.equal(point(net), results[-1])
 
 
 def every_step(folder, **options):

@@ -1,7 +1,8 @@
 """borat inside trainers: one thin module for each trainer that needs one.
 
-The modules import their trainer, this package does not. What they share is one rule: the model is at the trial point
-of the open bundle only while a batch is processed, and at the centre whenever something else may look at it.
+The modules import their trainer, this package does not. What they share is one rule: the model is where gradients are
+measured (FreeBORAT's y, the trial point of BORAT's bundle) only while a batch is processed, and at the result
+(FreeBORAT's average x, BORAT's centre) whenever something else may look at it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,112 @@
+"""The model at its optimizers' result, where a trainer evaluates and saves it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.hooks import RemovableHandle
+
+from borat.batchnorm import measure_again
+from borat.free import FreeBORAT
+from borat.loss_optimizer import LossOptimizer
+
+Forward = Callable[[nn.Module, Any], object]
+
+
+class Result:
+    """Goes to the result and back, and measures running statistics of FreeBORAT's models there.
+
+    To measure them takes a forward pass for each of the batches that are remembered. It is done where somebody looks,
+    once after each step at most: before an evaluation, in the end, and when the model's ``state_dict`` is asked for.
+
+    Args:
+        model: the model that is trained.
+        optimizers: its optimizers.
+        forward: runs the model on a batch, as for :func:`borat.batchnorm.measure_again`.
+        around: the context of a forward pass, such as autocast.
+        batches: how many of the last training batches are remembered, where there are statistics to measure.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        optimizers: Sequence[LossOptimizer] = (),
+        forward: Forward | None = None,
+        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        batches: int = 8,
+    ) -> None:
+        self._model = model or nn.Module()
+        self._optimizers = optimizers
+        self._forward = forward
+        self._around = around
+        is_needed = has_statistics(self._model) and any(isinstance(o, FreeBORAT) for o in optimizers)
+        self._batches: deque[Any] = deque(maxlen=batches if is_needed else 0)
+        self._is_due = False
+        self._was_measured = False
+        self._hook: RemovableHandle | None = None
+
+    def remember(self, batch: Any) -> None:
+        """A batch that the model was trained on."""
+        self._batches.append(batch)
+
+    def leave(self) -> None:
+        """To where gradients are measured."""
+        self._remove_hook()
+        self._is_due = True
+        for optimizer in self._optimizers:
+            optimizer.train()
+
+    def reach(self) -> None:
+        """To the result. The first time, statistics are measured at once: no optimizer need warn that they are not."""
+        is_due = self._is_due and len(self._batches) > 0
+        if is_due and not self._was_measured:
+            self._measure()
+        for optimizer in self._optimizers:
+            optimizer.eval()
+        if self._is_due and is_due and self._hook is None:
+            self._hook = self._model.register_state_dict_pre_hook(_BeforeSaving(self))
+
+    def measure(self) -> None:
+        """To the result, with statistics that were measured there."""
+        self.reach()
+        if self._is_due and self._batches:
+            self._measure()
+
+    def _measure(self) -> None:
+        self._remove_hook()
+        with self._around():
+            for optimizer in self._optimizers:  # what counts is the last time, when all are at their results
+                measure_again(self._model, self._batches, optimizer, count=len(self._batches), forward=self._forward)
+        self._is_due = False
+        self._was_measured = True
+
+    def _remove_hook(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+def has_statistics(model: nn.Module) -> bool:
+    """Whether there are normalisation layers with running statistics."""
+    return any(isinstance(layer, _NormBase) and layer.track_running_stats for layer in model.modules())
+
+
+class _BeforeSaving:
+    """The hook of the model's ``state_dict``. In a copy of the model it does nothing: nobody trains that."""
+
+    def __init__(self, result: Result | None = None) -> None:
+        self._result = (lambda: None) if result is None else weakref.ref(result)
+
+    def __call__(self, *_: object) -> None:
+        result = self._result()
+        if result is not None:
+            result.measure()
+
+    def __reduce__(self) -> tuple[type[_BeforeSaving], tuple[()]]:
+        return _BeforeSaving, ()
