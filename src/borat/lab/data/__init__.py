@@ -27,6 +27,7 @@ from borat.lab.data.text import load_snli
 
 __all__ = [
     "DATASETS",
+    "FROM_HUB",
     "Batch",
     "CorruptFileError",
     "DataError",
@@ -61,6 +62,9 @@ DATASETS: dict[str, Entry] = {
     "repeat_copy": Entry(load_repeat_copy, ("examples",)),
 }
 """The known data sets."""
+
+FROM_HUB = (*IMAGE_SETS, "imagenet", "snli")
+"""Those that the hub is asked for where no folder of files is given."""
 
 
 def load(
