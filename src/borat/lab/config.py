@@ -18,7 +18,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from borat.checks import check_count, check_flag
 from borat.lab.files import read_mapping
 from borat.lab.methods import METHODS
 
@@ -133,6 +132,8 @@ class Execution:
     tensorboard: bool = True
 
     def __post_init__(self) -> None:
+        from borat.checks import check_count, check_flag  # with PyTorch, which a mistake in a command need not wait for
+
         check_count("devices", self.devices)
         check_flag("compile", self.compile)
         check_flag("tensorboard", self.tensorboard)

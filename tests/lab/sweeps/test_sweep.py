@@ -416,7 +416,7 @@ def test_a_function_is_the_same_in_another_process(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     here = fingerprint(importlib.import_module("mine").f)
-    code = "import mine; from borat.lab.sweeps.jobs import fingerprint; print(fingerprint(mine.f))"
+    code = "import mine; from borat.lab.sweeps.fingerprint import fingerprint; print(fingerprint(mine.f))"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     there = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

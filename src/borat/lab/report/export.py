@@ -22,6 +22,9 @@ SPECIAL = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How a formula begins."""
+
 
 def write_csv(tasks: Sequence[Task], path: Path) -> None:
     """One line for each run: its configuration, then what was measured; numbers in full."""
@@ -43,9 +46,18 @@ def write_csv(tasks: Sequence[Task], path: Path) -> None:
         with temporary.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows({key: _as_text(value) for key, value in row.items()} for row in rows)
 
     write_atomically(path, write)
+
+
+def _as_text(value: Any) -> Any:
+    """Text that spreadsheets do not take for a formula, which they would execute.
+
+    >>> _as_text("=1+1"), _as_text("SGD"), _as_text(-0.5)
+    ("'=1+1", 'SGD', -0.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _measured(row: dict[str, Any]) -> dict[str, Any]:

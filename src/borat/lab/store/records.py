@@ -6,7 +6,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,32 +94,33 @@ def collect(folder: Path) -> Collection:
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder" if folder.exists() else f"the folder {folder} does not exist")
     found = Collection()
-    problems: dict[str, list[tuple[str, str]]] = {}
+    problems: dict[tuple[str, str], list[str]] = {}
+    """The folders with a problem, for a reason."""
     for run in find_runs(folder):
         name = _seen_from(folder, run.path)
         try:
             config = run.config
         except (ValueError, TypeError) as error:
-            problems.setdefault("holds no run of borat, skipped", []).append((name, _reason(error, run.path)))
+            problems.setdefault(("holds no run of borat, skipped", _reason(error, run.path)), []).append(name)
             continue
         try:
             found.records.append(Record(name, config, _checked(run)))
         except (ValueError, TypeError) as error:
-            problems.setdefault("cannot be read in full, skipped", []).append((name, _reason(error, run.path)))
+            problems.setdefault(("cannot be read in full, skipped", _reason(error, run.path)), []).append(name)
     found.records, copies = _without_copies(found.records)
     if copies:
-        problems["repeats a run that is shown, skipped"] = [(name, "") for name in copies]
+        problems["repeats a run that is shown, skipped", ""] = copies
     for path in sorted(folder.rglob("experiment.json")):
         try:
             found.experiments.append(_read_experiment(path, folder))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             name = _seen_from(folder, path.parent)
             reason = _reason(error, path.parent)
-            problems.setdefault("has an experiment.json that cannot be read", []).append((name, reason))
-    early = [(record.name, "") for record in found.records if not record.metrics.epochs]
+            problems.setdefault(("has an experiment.json that cannot be read", reason), []).append(name)
+    early = [record.name for record in found.records if not record.metrics.epochs]
     if early:
-        problems["has no finished epoch yet"] = early
-    found.notes = [_note(problem, cases) for problem, cases in problems.items()]
+        problems["has no finished epoch yet", ""] = early
+    found.notes = [_note(*problem, names) for problem, names in problems.items()]
     return found
 
 
@@ -177,10 +178,8 @@ def _tables(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {str(method): dict(entries) for method, entries in values.items()}
 
 
-def _note(problem: str, cases: Iterable[tuple[str, str]]) -> str:
-    """One sentence for all folders with the same problem, with the reason of the first."""
-    names = [name for name, _ in cases]
-    reason = next((reason for _, reason in cases if reason), "")
+def _note(problem: str, reason: str, names: Sequence[str]) -> str:
+    """One sentence for all folders with the same problem for the same reason."""
     text = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     subject = problem if len(names) == 1 else f"(each) {problem}"
     return f"{text} {subject}" + (f" ({reason})" if reason else "")

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from borat.bundle import StepInfo
 from borat.lab import data
 from borat.lab.baselines import evaluating, make_optimizer, make_schedule, step_size, take_step
 from borat.lab.config import Execution, RunConfig
@@ -28,7 +29,7 @@ from borat.lab.models import make_model
 from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.checkpoint import State
-from borat.lab.training.checks import check_last_batch, check_model_suits
+from borat.lab.training.checks import check_last_batch, check_model_suits, warn_of_few_batches
 from borat.lab.training.objective import make_objective
 from borat.lab.training.processes import launch, sum_over_processes
 from borat.lab.training.tally import Position, Tally
@@ -68,6 +69,8 @@ class Training:
         self.fabric = launch(execution, config.precision)
         self.task = task.to(self.fabric.device)
         self.batches = task.num_batches("train", config.batch_size)
+        if self.fabric.is_global_zero:
+            warn_of_few_batches(config, self.batches)
         if execution.compile:
             model.compile()
         self.model = self.fabric.setup_module(model)
@@ -150,15 +153,23 @@ class Training:
 
     def _step(self, loss: Tensor) -> None:
         """One step, and what is noted of it."""
+        before = getattr(self.optimizer, "last_step", None)
+        take_step(self.optimizer, loss)
+        self._note_step(before)
+
+    def _flush(self) -> None:
+        """At the end of the run, an update of the batches that are left: too few for a whole bundle."""
         if isinstance(self.optimizer, BORAT):
             before = self.optimizer.last_step
-            take_step(self.optimizer, loss)
+            self.optimizer.flush()
+            self._note_step(before)
+
+    def _note_step(self, before: StepInfo | None) -> None:
+        if isinstance(self.optimizer, BORAT):
             step = self.optimizer.last_step
             if step is None or step is before:
                 return
             self.tally.kinds[step.kind] = self.tally.kinds.get(step.kind, 0) + 1
-        else:
-            take_step(self.optimizer, loss)
         size = step_size(self.optimizer)
         if size is not None:
             self.tally.step_sizes += size
@@ -169,6 +180,8 @@ class Training:
         return not isinstance(self.optimizer, BORAT) and not math.isfinite(loss.item())
 
     def _finish_epoch(self) -> None:
+        if self.position.epoch + 1 == self.config.epochs:
+            self._flush()
         tally = self.tally
         record: dict[str, Any] = {"epoch": self.position.epoch, "seconds": tally.seconds}
         record |= self._means("train", tally)
