@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,3 +78,18 @@ def slow_augmentation(image: np.ndarray, top: int, left: int, flip: bool, paddin
                 inside = 0 <= from_y < height and 0 <= from_x < width
                 out[c, y, width - 1 - x if flip else x] = image[c, from_y, from_x] if inside else 0
     return out
+
+
+def use_hub(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> None:
+    """Let `datasets` find on the hub what ``load(path, config, split, streaming)`` returns."""
+
+    def builder(path: str, config: str | None = None) -> SimpleNamespace:
+        return SimpleNamespace(
+            info=datasets.DatasetInfo(download_size=1_000),
+            cache_dir="nowhere",
+            download_and_prepare=lambda: None,
+            as_dataset=lambda split: load(path, config, split=split, streaming=False),
+            as_streaming_dataset=lambda split: load(path, config, split=split, streaming=True),
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder)

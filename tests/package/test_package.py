@@ -39,8 +39,10 @@ def test_command_without_the_lab_says_what_to_install():
 
 
 def test_public_names():
-    assert set(borat.__all__) == {"ALIG", "BORAT", "DualSolution", "StepInfo", "solve_dual"}
+    assert set(borat.__all__) == {"ALIG", "BORAT", "DualSolution", "FreeBORAT", "StepInfo", "solve_dual"}
     assert all(hasattr(borat, name) for name in borat.__all__)
+    assert set(borat.__all__) <= set(dir(borat))
+    assert not hasattr(borat, "SGD")
 
 
 def pages() -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from borat.checks import check_count
 from borat.lab.files import read_mapping
 from borat.lab.methods import METHODS, label_of
 from borat.lab.settings import Settings
@@ -142,6 +141,8 @@ class Execution(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        from borat.checks import check_count  # with PyTorch, which a mistake in a command need not wait for
+
         check_count("devices", self.devices)
         for name, allowed in (("strategy", STRATEGIES), ("accelerator", ACCELERATORS)):
             if getattr(self, name) not in allowed:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import math
 import os
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,8 +22,23 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # as where a disk is full
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder and try to write in it, before something is started that needs it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if error.errno == errno.ENOSPC:  # says enough
+            raise
+        raise OSError(f"the folder {folder} cannot be written ({error.strerror}): choose another") from error
 
 
 def write_text(path: Path, text: str) -> None:

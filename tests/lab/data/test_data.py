@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import dataclasses
 import json
+import re
 import time
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from borat.lab.data import DATASETS, DataError, load
 from borat.lab.data.augment import Augmentation, channel_statistics
 from borat.lab.data.images import IMAGE_SETS
 from borat.lab.data.noise import any_class, hold_out, limit, switch_labels
-from data_files import encode, random_images, slow_augmentation, write_images
+from borat.lab.data.source import Hub, load_from_hub
+from data_files import encode, random_images, slow_augmentation, use_hub, write_images
 
 
 @pytest.fixture(autouse=True)
@@ -137,11 +139,28 @@ def test_hub(name, column, tmp_path, monkeypatch):
         content = [{"bytes": encode(image), "path": None} for image in images]
         return datasets.Dataset.from_dict({column: content, "label": [0] * 30}, features=features)
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    use_hub(monkeypatch, load_dataset)
     task = load(name, validation_size=None if spec.held_out is None else 5)
     splits = ["train", "valid"] if spec.held_out is None else ["train", "test", *(["extra"] if spec.extra else [])]
     assert asked == [(spec.hub.id, spec.hub.config, split, False) for split in splits]
     assert task.description.sources["train"][0] == f"hub {spec.hub.id!r}, split 'train'"
+
+
+def test_what_is_fetched_is_told_once_with_its_size(tmp_path, monkeypatch, caplog):
+    """A folder stands for the hub: `datasets` reads both by the same steps."""
+    folder = tmp_path / "mnist"
+    write_set("mnist", folder)
+    info = "dataset_info:\n  features:\n  - name: image\n    dtype: image\n  - name: label\n    dtype: int64\n"
+    (folder / "README.md").write_text(f"---\n{info}  download_size: 12345678\n---\n")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "kept")
+    caplog.set_level("INFO", logger="borat.lab")
+    first = load_from_hub(Hub(str(folder)), "train")
+    (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("borat")]
+    assert re.match(rf"fetching {folder} from the hub, once: 12.3 MB, to be kept in {tmp_path}/kept/", told)
+    caplog.clear()
+    again = load_from_hub(Hub(str(folder)), "train")
+    assert again.num_rows == first.num_rows > 0
+    assert not [record for record in caplog.records if record.name.startswith("borat")]
 
 
 def test_decoded_images_are_kept_until_the_file_changes(tmp_path, cache, monkeypatch):
@@ -201,7 +220,7 @@ def test_what_the_hub_has_downloaded_is_decoded_once(tmp_path, cache, monkeypatc
         files = [str(file) for file in sorted(tmp_path.glob(f"{split}*.parquet"))]
         return datasets.Dataset.from_parquet(files, cache_dir=str(tmp_path / "arrow"))
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    use_hub(monkeypatch, load_dataset)
     first = load("mnist", validation_size=5)
     assert len(list(cache.iterdir())) == 2
     monkeypatch.setattr("borat.lab.data.images.decode_split", None)

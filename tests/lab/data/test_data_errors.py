@@ -19,7 +19,7 @@ from borat.lab.data import (
     UnknownDatasetError,
     load,
 )
-from data_files import IMAGE, encode, random_images, write_images, write_pairs
+from data_files import IMAGE, encode, random_images, use_hub, write_images, write_pairs
 
 
 @pytest.fixture(autouse=True)
@@ -237,14 +237,14 @@ def test_hub_out_of_reach(monkeypatch):
     def load_dataset(*arguments, **options):
         raise ConnectionError("no network")
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    use_hub(monkeypatch, load_dataset)
     for name, hub in (("cifar10", "uoft-cs/cifar10"), ("imagenet", "ILSVRC/imagenet-1k"), ("snli", "stanfordnlp/snli")):
         with pytest.raises(MissingDataError, match=f"cannot load '{hub}', split 'train', .*no network.*give data_dir"):
             load(name)
 
 
 def test_hub_with_another_schema(monkeypatch):
-    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **o: datasets.Dataset.from_dict({"text": ["a"]}))
+    use_hub(monkeypatch, lambda *a, **o: datasets.Dataset.from_dict({"text": ["a"]}))
     with pytest.raises(SchemaError, match="hub 'ylecun/mnist', split 'train' has no column 'image', only text"):
         load("mnist")
 

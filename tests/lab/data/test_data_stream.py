@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from borat.lab.data import DataError, LabelError, load
-from data_files import IMAGE, encode, write_images
+from data_files import IMAGE, encode, use_hub, write_images
 
 SIZES = [(40, 60), (50, 40), (32, 32), (64, 33)]
 
@@ -125,7 +125,7 @@ def test_hub(monkeypatch):
         stream.info.splits = datasets.SplitDict({split: datasets.SplitInfo(split, num_examples=6)})
         return stream
 
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    use_hub(monkeypatch, load_dataset)
     task = load("imagenet", image_size=16)
     assert task.description.sizes == {"train": 6, "validation": 6}
     assert sorted(torch.cat([b.labels for b in collect(task, "train")]).tolist()) == list(range(6))

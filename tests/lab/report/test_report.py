@@ -101,7 +101,8 @@ def test_notes_on_what_cannot_be_read(tmp_path):
     (cut.path / "metrics.json").write_text((cut.path / "metrics.json").read_text()[:50])
     Run.create(tmp_path / "early", RunConfig(lr=2.0))
     Run.create(tmp_path / "odd", RunConfig(lr=3.0)).write_metrics(Metrics(status="exploded"))
-    for name, text in {"bert": '{"architectures": ["Bert"]}', "list": "[1, 2]", "broken": "{", "text": '"x"'}.items():
+    foreign = {"bert": '{"architectures": ["Bert"]}', "list": "[1, 2]", "broken": "{", "text": '"x"', "empty": "{}"}
+    for name, text in {**foreign, "lone": '{"lr": 1.0}'}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
     (tmp_path / "experiment.json").write_text('{"title": "no more"}')
@@ -109,8 +110,13 @@ def test_notes_on_what_cannot_be_read(tmp_path):
     assert list(found.runs.index) == [good.path.name, "early"]
     notes = "\n".join(found.notes)
     for words in (
-        "bert, broken, list and 1 more (each) holds no run of borat, skipped (unknown key 'architectures'",
-        f"cut/{cut.path.name}, odd (each) cannot be read in full, skipped (metrics.json cannot be read",
+        "bert holds no run of borat, skipped (unknown key 'architectures'",
+        "broken holds no run of borat, skipped (config.json cannot be read",
+        "empty, lone (each) holds no run of borat, skipped (config.json does not describe a run: it has no data",
+        "list holds no run of borat, skipped (config.json must hold keys and values, got a list",
+        "text holds no run of borat, skipped (config.json must hold keys and values, got a str",
+        f"cut/{cut.path.name} cannot be read in full, skipped (metrics.json cannot be read",
+        "odd cannot be read in full, skipped (status must be one of",
         "early has no finished epoch yet",
         "has an experiment.json that cannot be read (source is missing)",
     ):
@@ -297,6 +303,18 @@ def test_csv_holds_every_run_in_full(grid, tmp_path):
         assert float(row["lr"]) == run.lr
         assert row["status"] == run.status
         assert float(row["accuracy"]) == run.accuracy
+
+
+def test_csv_holds_no_formula(tmp_path):
+    """Spreadsheets would execute it."""
+    config = RunConfig(glove="@SUM(1)", train_split="=cmd|'/c calc'!A1", epochs=1, lr=0.5)
+    fabricate.write_run(tmp_path / "-1+1", config, accuracy=0.5)
+    write_report(tmp_path, tmp_path / "page.html", csv=tmp_path / "runs.csv")
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["run"] == f"'-1+1/{config.digest}"
+    assert (row["glove"], row["train_split"]) == ("'@SUM(1)", "'=cmd|'/c calc'!A1")
+    assert (row["data"], row["lr"]) == ("digits", "0.5")
 
 
 def test_latex_tables_are_well_formed(grid, tmp_path):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from borat.lab.cli.common import app, console, progress_bar
+from borat.lab.cli.common import app, console, progress_bar, show_table
 
 
 @app.command()
@@ -33,7 +33,7 @@ def bench(
             costs += measure.measure_optimizers(name, rounds, lambda: progress.advance(task))
     report = tables.tables(costs, measure.measure_dual())
     for table in report:
-        console.print(table.as_rich())
+        show_table(table.as_rich())
     console.print(measure.machine(), highlight=False)
     if output is not None:
         tables.write(output, report, command=" ".join(["borat bench", *(models or []), f"--rounds {rounds}"]))

@@ -2,33 +2,106 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import logging
+import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from typer.core import TyperGroup
 
 from borat.lab.config import RunConfig
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says of a disk, a quota or a file that can take no more."""
+
+UNLIMITED = 10_000
+"""Columns of a file."""
+
+console = Console()
+notes = Console(stderr=True)
+"""For what is no result, and should not be in a file of results."""
+
+
+class Commands(TyperGroup):
+    """The commands, and what is the same for all of them: warnings and news of the lab are lines."""
+
+    def invoke(self, context: Any) -> Any:
+        with _warnings_as_notes(), _news_as_notes():
+            return super().invoke(context)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="BORAT: train neural networks without tuning learning rates.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console()
+
+
+@contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    def show(message: Warning | str, *place: Any, **more: Any) -> None:
+        notes.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def _news_as_notes() -> Iterator[None]:
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            notes.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
+
+    logger, handler = logging.getLogger("borat.lab"), Notes()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def refusal(error: Exception) -> Exception:
+    """What a command ends with: what is wrong with its arguments or, where a disk is full, a line that says so."""
+    if not isinstance(error, OSError) or error.errno not in FULL:
+        return typer.BadParameter(str(error))
+    where = f" for {error.filename}" if error.filename else ""
+    reason = "no space is left" if error.errno == errno.ENOSPC else os.strerror(error.errno).lower()
+    notes.print(f"{reason}{where}: make room, and run the same command again", highlight=False, soft_wrap=True)
+    return typer.Exit(1)
+
+
+def show_table(table: Table) -> None:
+    """As wide as the terminal or, where the output is a file, as wide as the table is."""
+    (console if console.is_terminal else Console(file=console.file, width=UNLIMITED)).print(table)
+
+
+def fits(table: Table) -> bool:
+    """Whether no word of a table would have to be broken, where it is shown."""
+    options = console.options.update(max_width=UNLIMITED)
+    return not console.is_terminal or console.measure(table, options=options).minimum <= console.width
 
 
 @contextmanager
 def progress_bar(description: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress, progress.add_task(description, total=total)
 
 
@@ -55,13 +128,14 @@ def with_flags_of(command: Callable[..., None], *, lists: bool = False) -> Calla
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does."""
+    """Let SIGTERM do what Ctrl-C does: raise an interrupt, which until now has ended the process."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from borat.lab.cli.common import app, console, interrupted_by_sigterm
+from borat.lab.cli.common import app, console, interrupted_by_sigterm, refusal, show_table
 from borat.lab.cli.watch import last_line, watching
 from borat.lab.config import Execution, RunConfig
 from borat.lab.robustness import MARGIN, Trial, Usable, best_accuracy, is_usable, usable
@@ -66,41 +66,46 @@ def demo(
                 watch=watch,
             )
     except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
     except KeyboardInterrupt:
-        console.print(f"stopped; what is done is in {out}, and the same command continues", highlight=False)
+        text = f"stopped; what is done is in {out}, and the same command continues"
+        console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     if failed:
         reason = last_line(failed[0].error)
         console.print(f"{len(failed)} of {len(every)} runs failed: {escape(reason)}", highlight=False, soft_wrap=True)
-        console.print(f"tracebacks are in {out / 'logs'}; the same command tries again", highlight=False)
+        text = f"tracebacks are in {out / 'logs'}; once the cause is gone, the same command goes on"
+        console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(1)
     of = dict(zip(every, outcomes, strict=True))
     found = {task: trials([of[config] for config in configs]) for task, configs in by_task.items()}
     verdict = verdicts(found)
     for task, of_task in found.items():
-        console.print(_table(task, of_task, verdict[task]))
+        show_table(_table(task, of_task, verdict[task]))
     console.print(_verdict(verdict), highlight=False)
     console.print(_verdict_without_lr(found), highlight=False)
     page = out / "report.html"
     write_report(out, page, title="How far can the learning rate be off? scikit-learn's digits")
-    console.print(f"{time.perf_counter() - start:.0f} s; the whole picture is in {page}", highlight=False)
+    console.print(
+        f"{time.perf_counter() - start:.0f} s; the whole picture is in {page}", highlight=False, soft_wrap=True
+    )
 
 
 def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Table:
-    table = Table(title=f"Test accuracy, {task}", title_justify="left")
-    table.add_column("method")
+    table = Table(title=f"Test accuracy (%), {task}", title_justify="left")
+    table.add_column("method", no_wrap=True)
     for lr in LEARNING_RATES:
         table.add_column(f"lr = {lr:g}", justify="right")
     table.add_column("no lr", justify="right")
-    table.add_column("usable settings", justify="right")
+    table.add_column("usable", justify="right", no_wrap=True)
     best = best_accuracy(trial.accuracy for trial in found)
     for row in verdict:
         accuracies = [_accuracy(value, best) for value in best_by_rate(found, row.method)]
         if row.method == _free().method:
             accuracies = ["-"] * len(LEARNING_RATES) + [_accuracy(_free_accuracy(found), best)]
-        table.add_row(row.method, *accuracies, *["-"] * (len(LEARNING_RATES) + 1 - len(accuracies)), _settings(row))
+        empty = ["-"] * (len(LEARNING_RATES) + 1 - len(accuracies))
+        table.add_row(row.method, *accuracies, *empty, f"{row.cells}/{row.total}")
     return table
 
 
@@ -112,7 +117,7 @@ def _accuracy(value: float, best: float) -> str:
     if math.isnan(value):
         return "[red]diverged[/]"
     colour = "green" if is_usable(value, best) else "yellow" if is_usable(value, best, 0.2) else "red"
-    return f"[{colour}]{100 * value:.1f} %[/]"
+    return f"[{colour}]{100 * value:.1f}[/]"
 
 
 def _verdict(tasks: Mapping[str, Sequence[Usable]]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from borat.lab.cli.common import app, console, progress_bar
+from borat.lab.cli.common import app, console, progress_bar, refusal
 
 
 @app.command()
@@ -41,7 +41,7 @@ def explain(
         if theory is not None:
             _draw_rates(theory, data_dir)
     except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
 
 
 def _write_page(path: Path) -> None:

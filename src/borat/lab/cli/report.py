@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from borat.lab.cli.common import app, console
+from borat.lab.cli.common import app, console, refusal
 
 
 @app.command()
@@ -28,7 +28,7 @@ def report(
     try:
         summary = write_report(folder, page, title=title, static=static, csv=csv, latex=latex)
     except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
     for note in summary.notes:
         console.print(f"warning: {note}", style="yellow", markup=False, highlight=False)
     if static is not None:

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.padding import Padding
 
-from borat.lab.cli.common import app, console, interrupted_by_sigterm, progress_bar
+from borat.lab.cli.common import app, console, interrupted_by_sigterm, progress_bar, refusal, show_table
 from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import last_line, watching
 from borat.lab.files import write_text
@@ -88,7 +88,7 @@ def reproduce(
         _show(report(result, command), folder, output)
         _tell_failures(result, folder)
     except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
 
 
 def _run(spec: Spec, scale: str, folder: Path, options: Mapping[str, Any]) -> Result:
@@ -203,7 +203,7 @@ def _time(spec: Spec, runtime: Runtime, scale: str, command: str) -> ResultPage:
 
 def _show(page: ResultPage, folder: Path, output: Path | None) -> None:
     for table in page.tables:
-        console.print(table.as_rich())
+        show_table(table.as_rich())
     written = [page.experiment.write(folder)]
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -220,5 +220,6 @@ def _tell_failures(result: Result, folder: Path) -> None:
         text = f"{run.method}, lr {run.lr:g}: {last_line(run.error)}"
         console.print(f"[red]failed[/] {escape(text)}", highlight=False, soft_wrap=True)
     if len(failed):
-        console.print(f"tracebacks are in {folder / 'logs'}; the same command tries again", highlight=False)
+        text = f"tracebacks are in {folder / 'logs'}; once the cause is gone, the same command goes on"
+        console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(1)

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from borat.lab.cli.common import app, console, interrupted_by_sigterm, with_flags_of
+from borat.lab.cli.common import app, console, fits, interrupted_by_sigterm, refusal, show_table, with_flags_of
 from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import describe, last_line, shown, varying, watching
 from borat.lab.config import RunConfig
@@ -20,8 +20,6 @@ from borat.lab.store.run import Run
 from borat.lab.sweeps.engines.base import make_engine
 from borat.lab.sweeps.grid import SweepFile, parse_values
 from borat.lab.sweeps.jobs import Outcome
-from borat.lab.sweeps.sweep import run_configs
-from borat.lab.training.checks import check_names
 
 
 @app.command()
@@ -52,6 +50,9 @@ def sweep(
     """
     try:
         configs = _configs(spec, {key: text for key, text in flags.items() if text is not None})
+    except (ValueError, OSError) as error:
+        raise refusal(error) from error
+    try:
         if dry_run:
             _list_runs(configs, out)
             return
@@ -64,19 +65,25 @@ def sweep(
             gpus_per_run=gpus_per_run,
             retries=retries,
         )
+        from borat.lab.sweeps.sweep import run_configs
+
+        if engine == "local" and data_dir is None:
+            _fetch([config for config in configs if _state(config, out) not in ("finished", "diverged")])
         with interrupted_by_sigterm(), watching(console) as watch:
             outcomes = run_configs(configs, out, data_dir=data_dir, engine=where, watch=watch)
     except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
     except KeyboardInterrupt:
         done = sum(_state(config, out) in ("finished", "diverged") for config in configs)
         console.print(f"stopped with {done} of {len(configs)} runs done; the same command continues", highlight=False)
         raise typer.Exit(130) from None
-    console.print(result_table(outcomes))
+    _show(outcomes)
     _finish(outcomes, out)
 
 
 def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
+    from borat.lab.training.checks import check_names  # slow to import, and not needed to see a mistake in a flag
+
     plan = SweepFile.from_file(spec) if spec else SweepFile()
     if plan == SweepFile() and not flags:
         nothing = f"{spec} is empty" if spec else "nothing to sweep"
@@ -87,12 +94,21 @@ def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
     return configs
 
 
+def _fetch(configs: Sequence[RunConfig]) -> None:
+    """Get data sets from the hub here, once, where it can be said how large they are: workers print into files."""
+    from borat.lab import data
+
+    for name, train_split in dict.fromkeys((config.data, config.train_split) for config in configs):
+        if name in data.FROM_HUB:
+            data.load(name, train_split=train_split)
+
+
 def _list_runs(configs: Sequence[RunConfig], out: Path) -> None:
     states = [_state(config, out) for config in configs]
     table = Table("run", "settings", "state")
     for config, state in zip(configs, states, strict=True):
         table.add_row(config.digest, describe(config, varying(configs)), state)
-    console.print(table)
+    show_table(table)
     done = sum(state in ("finished", "diverged") for state in states)
     console.print(f"{len(configs)} runs: {done} done, {len(configs) - done} to do", highlight=False)
 
@@ -101,9 +117,23 @@ def _state(config: RunConfig, out: Path) -> str:
     run = Run(out / config.digest)
     if not run.exists():
         return "missing"
-    metrics = run.metrics
+    try:
+        metrics = run.metrics
+    except ValueError as error:
+        return f"damaged: {error}"
     done = f"interrupted after {len(metrics.epochs)} of {config.epochs} epochs"
     return done if metrics.status == "running" else metrics.status
+
+
+def _show(outcomes: Sequence[Outcome]) -> None:
+    """A table or, where the terminal is too narrow for one, a line for each run."""
+    table = result_table(outcomes)
+    if fits(table):
+        show_table(table)
+        return
+    show = varying([outcome.config for outcome in outcomes])
+    for outcome in outcomes:
+        console.print(f"{escape(describe(outcome.config, show))}: {_cell(outcome)}", highlight=False)
 
 
 def result_table(outcomes: Sequence[Outcome]) -> Table:
@@ -146,7 +176,8 @@ def _finish(outcomes: Sequence[Outcome], out: Path) -> None:
     for reason, names in failed.items():
         console.print(f"[red]failed:[/] {escape(reason)}\n  {'; '.join(names)}", highlight=False, soft_wrap=True)
     done = len(outcomes) - sum(len(names) for names in failed.values())
-    console.print(f"{done} of {len(outcomes)} runs are in {out}", highlight=False)
+    console.print(f"{done} of {len(outcomes)} runs are in {out}", highlight=False, soft_wrap=True)
     if failed:
-        console.print(f"tracebacks are in {out / 'logs'}; the same command tries again", highlight=False)
+        text = f"tracebacks are in {out / 'logs'}; once the cause is gone, the same command goes on"
+        console.print(text, highlight=False, soft_wrap=True)
         raise typer.Exit(1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +12,14 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from borat.lab.cli.common import app, console, with_flags_of
+from borat.lab.cli.common import app, console, interrupted_by_sigterm, notes, refusal, with_flags_of
 from borat.lab.cli.options import DataDir
 from borat.lab.config import Execution, RunConfig
 from borat.lab.files import read_mapping
 from borat.lab.store.run import Run
+
+BESIDE_TEXT = 20
+"""Columns of the count of batches and of the time that is left."""
 
 
 @app.command()
@@ -41,7 +45,7 @@ def train(
     **flags: object,
 ) -> None:
     """Train one model. The same command goes on with a run that was interrupted."""
-    console.quiet = os.environ.get("LOCAL_RANK", "0") != "0"  # one of several processes speaks
+    console.quiet = notes.quiet = os.environ.get("LOCAL_RANK", "0") != "0"  # one of several processes speaks
     try:
         settings, folder = _settings(config, out, {k: v for k, v in flags.items() if v is not None})
         if resume and not Run(folder).exists():
@@ -56,17 +60,36 @@ def train(
         from borat.lab.training.train import Interrupted  # slow to import, and not needed to see a mistake
         from borat.lab.training.train import train as run_training
 
+        _tell_of_processes(execution)
         try:
-            with _training_bar(settings) as report:
+            with interrupted_by_sigterm(), _training_bar(settings) as report:
                 metrics = run_training(settings, folder, data_dir=data_dir, execution=execution, report=report)
         except Interrupted as interruption:
-            console.print(f"{interruption} (in {folder})", highlight=False)
+            console.print(f"{interruption} (in {folder})", highlight=False, soft_wrap=True)
             raise typer.Exit(130) from interruption
+        except KeyboardInterrupt:
+            text = f"stopped before the next batch; the same command continues (in {folder})"
+            console.print(text, highlight=False, soft_wrap=True)
+            raise typer.Exit(130) from None
     except (ValueError, OSError, ImportError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise refusal(error) from error
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in metrics.result.items())
-    console.print(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}", highlight=False)
-    console.print(f"kept in {folder}", highlight=False)
+    console.print(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}", highlight=False, soft_wrap=True)
+    console.print(f"kept in {folder}", highlight=False, soft_wrap=True)
+
+
+def _tell_of_processes(execution: Execution) -> None:
+    """Many take long to start, and on processors more than there are cores only wait for each other."""
+    import torch
+
+    from borat.lab.sweeps.engines.local import usable_cores
+
+    devices, cores = execution.devices, usable_cores()
+    cpu = ("cpu",) if torch.accelerator.is_available() else ("cpu", "auto")
+    if execution.accelerator in cpu and devices > cores:
+        warnings.warn(f"devices={devices} processes share {cores} cores: devices={cores} would be faster", stacklevel=1)
+    if devices > 1:
+        notes.print(f"starting {devices} processes", highlight=False)
 
 
 def _settings(path: Path | None, out: Path, flags: dict[str, object]) -> tuple[RunConfig, Path]:
@@ -82,17 +105,34 @@ def _settings(path: Path | None, out: Path, flags: dict[str, object]) -> tuple[R
 
 @contextmanager
 def _training_bar(config: RunConfig) -> Iterator[Callable[[Any, Any, int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(console.width // 8),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"epoch 1 of {config.epochs}", total=None)
 
         def report(position: Any, tally: Any, batches: int) -> None:
             means = tally.means()
             kind = max(tally.kinds, key=tally.kinds.get, default="")
-            text = f"epoch {position.epoch + 1} of {config.epochs}  loss {means['loss']:.4f}  "
             accuracy, perplexity = f"accuracy {100 * means['accuracy']:.1f} %", f"perplexity {means['perplexity']:.2f}"
-            text += f"{accuracy if tally.answers else perplexity}  {kind}"
+            quality = accuracy if tally.answers else perplexity
+            text = _fitting(
+                [f"epoch {position.epoch + 1} of {config.epochs}", quality, f"loss {means['loss']:.4f}", kind]
+            )
             done = position.epoch * batches + position.batch
             progress.update(task, completed=done, total=batches * config.epochs, description=text)
 
         yield report
+
+
+def _fitting(parts: Sequence[str]) -> str:
+    """As many parts of a text as there is room for; the first in any case."""
+    text, *others = parts
+    for part in others:
+        if len(text) + 2 + len(part) > console.width - console.width // 8 - BESIDE_TEXT:
+            break
+        text += f"  {part}"
+    return text

@@ -44,7 +44,7 @@ def live_table(progress: SweepProgress) -> Table:
     show = varying([point.config for point in progress.points])
     table = Table(caption=str(progress), caption_justify="left", expand=True)
     for name, ratio in (("method", None), ("epochs", 1), ("done", None), ("best", None), ("now", 2)):
-        table.add_column(name, no_wrap=True, ratio=ratio)
+        table.add_column(name, no_wrap=name != "now", ratio=ratio)
     methods: dict[str, list[JobProgress]] = {}
     for point in progress.points:
         methods.setdefault(point.config.method, []).append(point)

@@ -30,6 +30,7 @@ from borat.lab.files import pick
 
 __all__ = [
     "DATASETS",
+    "FROM_HUB",
     "Batch",
     "CorruptFileError",
     "DataError",
@@ -69,6 +70,9 @@ DATASETS: dict[str, Loader] = {
     "repeat_copy": Loader(load_repeat_copy, ("examples",), models=("dnc",)),
 }
 """The known data sets."""
+
+FROM_HUB = (*IMAGE_SETS, "imagenet", "snli")
+"""Those that the hub is asked for where no folder of files is given."""
 
 
 def load(

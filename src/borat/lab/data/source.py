@@ -5,6 +5,8 @@ Everything is read through `datasets`; it is imported when first needed, because
 
 from __future__ import annotations
 
+import logging
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.data.errors import CorruptFileError, DataError, MissingDataError, SchemaError
+
+logger = logging.getLogger(__name__)
 
 ROWS = 1000
 """Rows read at once."""
@@ -144,12 +148,31 @@ def stream_files(paths: Sequence[Path], columns: Iterable[str]) -> Any:
 def load_from_hub(hub: Hub, split: str, *, streaming: bool = False) -> Any:
     """The hub's data set, from `datasets`' cache if it has been downloaded before."""
     try:
-        return library("datasets").load_dataset(hub.id, hub.config, split=hub.split(split), streaming=streaming)
+        builder = library("datasets").load_dataset_builder(hub.id, hub.config)
+        size = readable_size(builder.info.download_size)
+        if streaming:
+            logger.info(f"reading {hub.id} from the hub while training: {size} for each pass over all its splits")
+            return builder.as_streaming_dataset(split=hub.split(split))
+        if not Path(builder.cache_dir).is_dir():
+            logger.info(f"fetching {hub.id} from the hub, once: {size}, to be kept in {builder.cache_dir}")
+        builder.download_and_prepare()
+        return builder.as_dataset(split=hub.split(split))
     except (OSError, ValueError, RuntimeError) as error:
         raise MissingDataError(
             f"cannot load {hub.id!r}, split {hub.split(split)!r}, from the hub: {error}. "
             "Without a connection, give data_dir, a folder of its parquet files"
         ) from error
+
+
+def readable_size(size: int | None) -> str:
+    """
+    >>> readable_size(161_000_000), readable_size(12_500), readable_size(None)
+    ('161 MB', '12.5 kB', 'its size is not known')
+    """
+    if not size:
+        return "its size is not known"
+    power = min(int(math.log(size, 1000)), 4)
+    return f"{size / 1000**power:.3g} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def _open_hub(hub: Hub, split: str, columns: dict[str, str]) -> Source:

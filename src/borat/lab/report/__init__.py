@@ -12,7 +12,6 @@ from pathlib import Path
 from borat.lab.files import write_text
 from borat.lab.report.export import write_csv, write_latex
 from borat.lab.report.page import render
-from borat.lab.report.static import write_figures
 from borat.lab.report.tasks import TaskReport, group
 from borat.lab.store.records import STATUSES, Collection, collect
 
@@ -79,7 +78,11 @@ def write_report(
         write_csv(found.runs, csv)
     if latex is not None:
         write_latex(tasks, found.experiments, latex)
-    figures = write_figures(tasks, static) if static is not None else []
+    figures = []
+    if static is not None:
+        from borat.lab.report.static import write_figures  # with Matplotlib, which the page does not need
+
+        figures = write_figures(tasks, static)
     return Summary(output, counts, data, len(tasks), tuple(found.notes), tuple(figures))
 
 

@@ -24,12 +24,25 @@ SPECIAL = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How a formula begins."""
+
 
 def write_csv(runs: pd.DataFrame, path: Path) -> None:
     """One line for each run: its configuration, then what was measured; numbers in full."""
     if runs.empty:
         raise ValueError("csv needs runs, and there are none")
-    write_text(path, runs.drop(columns="history").to_csv())
+    table = runs.drop(columns="history").map(_as_text)
+    write_text(path, table.set_axis(table.index.map(_as_text)).to_csv())
+
+
+def _as_text(value: Any) -> Any:
+    """Text that spreadsheets do not take for a formula, which they would execute.
+
+    >>> _as_text("=1+1"), _as_text("SGD"), _as_text(-0.5)
+    ("'=1+1", 'SGD', -0.5)
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def write_latex(tasks: Sequence[TaskReport], experiments: Sequence[Experiment], path: Path) -> None:

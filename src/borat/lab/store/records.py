@@ -6,7 +6,7 @@ import math
 import os
 import textwrap
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,36 +122,37 @@ def collect(folder: Path) -> Collection:
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder" if folder.exists() else f"the folder {folder} does not exist")
     records: list[tuple[str, RunConfig, Metrics]] = []
-    problems: dict[str, list[tuple[str, str]]] = {}
+    problems: dict[tuple[str, str], list[str]] = {}
+    """The folders with a problem, for a reason."""
     for run in find_runs(folder):
         name = _seen_from(folder, run.path)
         try:
             config = run.config
         except (ValueError, TypeError) as error:
-            problems.setdefault("holds no run of borat, skipped", []).append((name, _reason(error, run.path)))
+            problems.setdefault(("holds no run of borat, skipped", _reason(error, run.path)), []).append(name)
             continue
         try:
             records.append((name, config, _checked(run)))
         except (ValueError, TypeError) as error:
-            problems.setdefault("cannot be read in full, skipped", []).append((name, _reason(error, run.path)))
+            problems.setdefault(("cannot be read in full, skipped", _reason(error, run.path)), []).append(name)
     kept, copies = _without_copies(records)
     if copies:
-        problems["repeats a run that is shown, skipped"] = [(name, "") for name in copies]
+        problems["repeats a run that is shown, skipped", ""] = copies
     experiments = _read_experiments(folder, problems)
-    early = [(name, "") for name, _, metrics in kept if not metrics.epochs]
+    early = [name for name, _, metrics in kept if not metrics.epochs]
     if early:
-        problems["has no finished epoch yet"] = early
-    return Collection(as_table(kept), experiments, [_note(problem, cases) for problem, cases in problems.items()])
+        problems["has no finished epoch yet", ""] = early
+    return Collection(as_table(kept), experiments, [_note(*problem, names) for problem, names in problems.items()])
 
 
-def _read_experiments(folder: Path, problems: dict[str, list[tuple[str, str]]]) -> list[Experiment]:
+def _read_experiments(folder: Path, problems: dict[tuple[str, str], list[str]]) -> list[Experiment]:
     found = []
     for path in sorted(folder.rglob(NAME)):
         try:
             found.append(Experiment.read(path, folder))
         except (ValueError, TypeError, AttributeError) as error:
-            case = (_seen_from(folder, path.parent), _reason(error, path.parent))
-            problems.setdefault(f"has an {NAME} that cannot be read", []).append(case)
+            problem = (f"has an {NAME} that cannot be read", _reason(error, path.parent))
+            problems.setdefault(problem, []).append(_seen_from(folder, path.parent))
     return found
 
 
@@ -192,10 +193,8 @@ def _without_copies(
     return [record for record in records if record[0] in kept], [name for name, *_ in records if name not in kept]
 
 
-def _note(problem: str, cases: Iterable[tuple[str, str]]) -> str:
-    """One sentence for all folders with the same problem, with the reason of the first."""
-    names = [name for name, _ in cases]
-    reason = next((reason for _, reason in cases if reason), "")
+def _note(problem: str, reason: str, names: Sequence[str]) -> str:
+    """One sentence for all folders with the same problem for the same reason."""
     text = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     subject = problem if len(names) == 1 else f"(each) {problem}"
     return f"{text} {subject}" + (f" ({reason})" if reason else "")

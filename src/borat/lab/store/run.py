@@ -20,12 +20,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from borat.lab.config import RunConfig
 from borat.lab.files import without_nan, write_atomically, write_json
 
 PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
+REMEDIES = {
+    "config.json": "move its folder away to start the run anew",
+    "environment.json": "delete it to have it written again",
+    "metrics.json": "delete it to go on from the checkpoint",
+    "last.pt": "delete it to start the run anew",
+    "best.pt": "delete it; the run does not need it",
+}
+"""What to do about a file that is damaged."""
 
 
 @dataclass
@@ -83,7 +89,12 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        return RunConfig.from_mapping(self._read_json("config.json"))
+        values = self._read_json("config.json")
+        config = RunConfig.from_mapping(values)
+        missing = [key for key in ("data", "model", "optimizer") if key not in values]
+        if missing:  # every run says these; files of this name are common
+            raise ValueError(f"{self.path / 'config.json'} does not describe a run: it has no {', '.join(missing)}")
+        return config
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -103,20 +114,28 @@ class Run:
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Write a checkpoint."""
-        try:
-            write_atomically(self.path / name, lambda path: torch.save(state, path))
-        except RuntimeError as error:  # torch says so of a full disk
-            raise OSError(f"{self.path / name} cannot be written: {error}") from error
+        import torch  # here and below: what only reads metrics need not wait for it
+
+        def write(path: Path) -> None:
+            try:
+                with path.open("wb") as file:
+                    torch.save(state, file)
+            except RuntimeError as error:  # of torch, which loses what the system said: that the disk is full
+                raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+        write_atomically(self.path / name, write)
 
     def load(self, name: str) -> dict[str, Any] | None:
         """Read a checkpoint, or None where there is none yet."""
         path = self.path / name
         if not path.is_file():
             return None
+        import torch
+
         try:
             state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
         except Exception as error:  # there is hardly one that a broken file does not raise
-            raise ValueError(f"{path} cannot be read: {error}") from error
+            raise ValueError(f"{path} cannot be read: {REMEDIES[name]} ({error})") from error
         return state
 
     def _read_json(self, name: str) -> dict[str, Any]:
@@ -124,9 +143,9 @@ class Run:
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+            raise ValueError(f"{path} cannot be read: {REMEDIES[name]} ({error})") from error
         if not isinstance(values, dict):
-            raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}")
+            raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}; {REMEDIES[name]}")
         return values
 
 
@@ -144,6 +163,8 @@ def find_runs(folder: Path) -> Iterator[Run]:
 
 def describe_environment() -> dict[str, Any]:
     """The versions and the machine that a run used."""
+    import torch
+
     versions = {}
     for name in PACKAGES:
         try:

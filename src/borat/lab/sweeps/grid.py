@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from borat.lab.config import RunConfig
@@ -65,14 +64,14 @@ def expand(base: Mapping[str, Any], grid: Grid, methods: Sequence[Mapping[str, A
 
 def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
     """The grid's points; the last key changes fastest. Arrays of NumPy will do for lists."""
-    grid = {key: values.tolist() if isinstance(values, np.ndarray) else values for key, values in grid.items()}
+    grid = {key: values.tolist() if hasattr(values, "tolist") else values for key, values in grid.items()}
     for key, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
             raise ValueError(f"{key} must be a list of values in a grid, got {values!r}")
         if not values:
             raise ValueError(f"{key} must have at least one value in a grid, got an empty list")
     for point in itertools.product(*grid.values()):
-        yield {key: x.item() if isinstance(x, np.generic) else x for key, x in zip(grid, point, strict=True)}
+        yield {key: x.item() if hasattr(x, "item") else x for key, x in zip(grid, point, strict=True)}
 
 
 def _canonical(values: Mapping[str, Any]) -> RunConfig:

@@ -129,7 +129,11 @@ class FunctionJob:
         path = self.folder / "result.json"
         if not path.is_file():
             return None
-        return Outcome(self.settings, self.folder, "finished", json.loads(path.read_text(encoding="utf-8")))
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read: delete it to compute it anew ({error})") from error
+        return Outcome(self.settings, self.folder, "finished", result)
 
     def progress(self) -> tuple[int, Mapping[str, Any]]:
         return 0, {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from borat.lab.config import RunConfig
 from borat.lab.store.lock import lock_of
@@ -17,8 +19,10 @@ class JobProgress:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.outcome = job.outcome()
-        self.done, self.measured = job.progress()
+        self.outcome = self._stored()
+        self.done = 0
+        self.measured: Mapping[str, Any] = {}
+        self.refresh()
         self._was_missing = self.outcome is None
         if self.outcome is not None:
             self.done = job.size
@@ -45,14 +49,21 @@ class JobProgress:
     def refresh(self) -> None:
         """Look at what the run has stored."""
         if self.outcome is None:
-            self.done, self.measured = self.job.progress()
+            with suppress(ValueError):
+                self.done, self.measured = self.job.progress()
 
     def end(self, error: str | None) -> None:
-        self.outcome = self.job.outcome()
+        self.outcome = self._stored()
         if self.outcome is None:
             error = error or f"no result in {self.job.folder}: the folder must be on storage that all machines share"
             self.outcome = Outcome(self.job.settings, self.job.folder, "failed", error=error)
         self.done = self.job.size
+
+    def _stored(self) -> Outcome | None:
+        """What the job has left; what is damaged is for its next attempt to say, and stops no other."""
+        with suppress(ValueError):
+            return self.job.outcome()
+        return None
 
     def _taken(self) -> int | None:
         """When a process took the run's folder, wherever that process is."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.config import Execution, RunConfig
-from borat.lab.files import pick
+from borat.lab.files import check_writable, pick
 from borat.lab.sweeps.engines.base import Engine, make_engine
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import Grid, combinations
@@ -84,6 +84,7 @@ def _run(jobs: Sequence[Job], engine: Engine, watch: Watch | None) -> list[Outco
     if watch is not None:
         watch(progress)
     if missing:
+        check_writable(missing[0].job.folder.parent)
         with closing(engine.run([Attempt(point.job) for point in missing])) as heartbeats:
             for ended in heartbeats:
                 for index, error in ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 from torch import nn
 
@@ -38,4 +39,16 @@ def check_last_batch(model: nn.Module, examples: int, batch_size: int, processes
         raise ValueError(
             f"batch_size must leave at least {2 * processes} of {examples} examples for the last batch, "
             f"which batch normalisation needs, got {batch_size}"
+        )
+
+
+def warn_of_few_batches(config: RunConfig, batches: int) -> None:
+    """Where a run is too short for one whole bundle, its only update is made at its end."""
+    needed, there = config.bundle_size - 1, batches * config.epochs
+    if config.optimizer == "borat" and there < needed:
+        warnings.warn(
+            f"bundle_size={config.bundle_size} needs {needed} batches for an update, but epochs={config.epochs} and "
+            f"batch_size={config.batch_size} give {there}: the only update is made of these, at the end. Train for "
+            "more epochs, or with a smaller bundle_size or batch_size",
+            stacklevel=2,
         )

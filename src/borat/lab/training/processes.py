@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import socket
 import threading
 import time
 import warnings
@@ -14,11 +15,13 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning.fabric.strategies.strategy import Strategy
 from lightning_utilities.core import rank_zero as rank_zero_module
 from torch import nn
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -27,6 +30,11 @@ from borat.lab.config import Execution
 GRACE = 5.0
 """Seconds that a process may take to end by itself after the one that started it."""
 _FIRST = "BORAT_FIRST_PROCESS"
+LOOPBACK = "127.0.0.1"
+_STORE_IS_THERE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Tells PyTorch, as its own launcher does, to join the store at the address instead of opening it."""
+_STORES: list[TCPStore] = []
+"""Where this process lets others meet, held as long as it lives."""
 
 
 def launch(execution: Execution, precision: str) -> Fabric:
@@ -45,7 +53,8 @@ def launch(execution: Execution, precision: str) -> Fabric:
             raise ValueError(f"{where}: {error}") from error
         if execution.devices > 1:
             _end_with_first()
-        fabric.launch()
+        with _meeting_on_loopback(fabric):
+            fabric.launch()
     if dist.is_initialized():
         atexit.register(_leave_processes)
     return fabric
@@ -81,6 +90,30 @@ def _follow(parent: int) -> None:
         time.sleep(1.0)
     time.sleep(GRACE)
     os._exit(1)
+
+
+@contextmanager
+def _meeting_on_loopback(fabric: Fabric) -> Iterator[None]:
+    """Let processes that are started here meet where no other machine can reach them; by itself, PyTorch would listen
+    on all interfaces. Where processes are started by others, or are told where to meet, that is respected.
+    """
+    here = isinstance(getattr(fabric.strategy, "cluster_environment", None), LightningEnvironment)
+    if not here or os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK:
+        yield
+        return
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    for library in ("GLOO", "NCCL"):
+        if loopback is not None:
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+    if "LOCAL_RANK" not in os.environ:
+        listener = socket.create_server((LOOPBACK, 0))
+        port, fd = listener.getsockname()[1], listener.detach()
+        _STORES.append(TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=fd))
+        os.environ |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port), _STORE_IS_THERE: "True"}
+    try:
+        yield
+    finally:
+        os.environ.pop(_STORE_IS_THERE, None)
 
 
 def _leave_processes() -> None:

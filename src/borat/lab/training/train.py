@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from borat.batchnorm import measure_again
+from borat.bundle import StepInfo
 from borat.lab import data
 from borat.lab.baselines import (
     drops_batches,
@@ -40,7 +41,7 @@ from borat.lab.models import make_model
 from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.checkpoint import State
-from borat.lab.training.checks import check_last_batch, check_model_suits
+from borat.lab.training.checks import check_last_batch, check_model_suits, warn_of_few_batches
 from borat.lab.training.objective import make_objective
 from borat.lab.training.processes import launch, sum_over_processes
 from borat.lab.training.tally import Position, Tally
@@ -80,6 +81,8 @@ class Training:
         self.fabric = launch(execution, config.precision)
         self.task = task.to(self.fabric.device)
         self.batches = task.num_batches("train", config.batch_size)
+        if self.fabric.is_global_zero:
+            warn_of_few_batches(config, self.batches)
         if execution.compile:
             model.compile()
         self.model = self.fabric.setup_module(model)
@@ -164,6 +167,17 @@ class Training:
         """One step, and what is noted of it."""
         before = last_step(self.optimizer)
         take_step(self.optimizer, loss)
+        self._note_step(before)
+
+    def _flush(self) -> None:
+        """At the end of the run, an update of the batches that are left: too few for a whole bundle."""
+        inner = unwrap(self.optimizer)
+        if hasattr(inner, "flush"):
+            before = last_step(inner)
+            inner.flush()
+            self._note_step(before)
+
+    def _note_step(self, before: StepInfo | None) -> None:
         step = last_step(self.optimizer)
         if drops_batches(self.optimizer):
             if step is None or step is before:
@@ -179,6 +193,8 @@ class Training:
         return not drops_batches(self.optimizer) and not math.isfinite(loss.item())
 
     def _finish_epoch(self) -> None:
+        if self.position.epoch + 1 == self.config.epochs:
+            self._flush()
         tally = self.tally
         record: dict[str, Any] = {"epoch": self.position.epoch, "seconds": tally.seconds}
         record |= self._means("train", tally)

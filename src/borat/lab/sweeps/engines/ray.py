@@ -9,7 +9,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,8 @@ import torch
 from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, Stopped
 
 CONNECT_SECONDS = 5.0
+FOR_OTHERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Whether Ray listens for other machines, too: by itself it does, but for macOS and Windows."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class RayEngine:
             _check_address(self.address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            with _signals_kept():
+            with _signals_kept(), nullcontext() if self.address else _on_loopback(ray):
                 options = {} if self.address else {"include_dashboard": False}
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -124,6 +126,21 @@ def _check_address(address: str) -> None:
         socket.create_connection((place.hostname, place.port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         raise ValueError(f"no Ray cluster answers at address {address!r}: {error}") from error
+
+
+@contextmanager
+def _on_loopback(ray: Any) -> Iterator[None]:
+    """Start Ray for this machine alone, unless the environment asks for more."""
+    constants = ray._private.ray_constants
+    before = os.environ.get(FOR_OTHERS), constants.ENABLE_RAY_CLUSTER
+    if before[0] is None:
+        os.environ[FOR_OTHERS], constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        if before[0] is None:
+            del os.environ[FOR_OTHERS]
+        constants.ENABLE_RAY_CLUSTER = before[1]
 
 
 @contextmanager

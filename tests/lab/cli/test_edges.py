@@ -1,0 +1,368 @@
+"""What users run into: damaged runs, full disks, folders that cannot be written, Ctrl-C, narrow terminals, pipes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+import fabricate
+from borat.lab.cli import app, demo
+from borat.lab.cli.common import refusal
+from borat.lab.config import RunConfig
+from borat.lab.robustness import Trial, usable
+from borat.lab.store.run import Run
+from borat.lab.sweeps.engines.local import LocalEngine
+from borat.lab.sweeps.sweep import run_configs, sweep
+from borat.lab.training.train import train
+from processes import wait_until
+
+BORAT = [sys.executable, "-m", "borat"]
+RATES = ("0.001", "0.01", "0.1", "1.0", "10.0", "100.0", "1000.0", "10000.0")
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "300", "TERM": "dumb"})
+
+
+# Commands that need no PyTorch answer without it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--help"], 0, "reproduce"),
+        (["--version"], 0, "borat 0."),
+        (["trian"], 2, "Did you mean 'train'"),
+        (["train", "--epochs", "many"], 2, "--epochs"),
+        (["sweep", "--lrr", "1"], 2, "--lr"),
+        (["report", "."], 2, "no runs in ."),
+        (["reproduce", "--help"], 0, "--scale"),
+    ],
+)
+def test_answers_without_pytorch(tmp_path, arguments, code, message):
+    program = f"""
+import sys
+for name in ("torch", "numpy", "matplotlib"):
+    sys.modules[name] = None
+sys.argv = ["borat", *{arguments!r}]
+from borat.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert message in done.stdout + done.stderr
+
+
+def test_optimizers_do_not_import_the_compiler():
+    program = "import sys, borat; borat.BORAT; borat.FreeBORAT; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# Runs that are shorter than a bundle
+
+
+def test_a_run_that_is_shorter_than_a_bundle_makes_one_update(tmp_path):
+    config = RunConfig(bundle_size=40, epochs=2, train_limit=300, batch_size=100)
+    with pytest.warns(UserWarning, match="bundle_size=40 needs 39 batches for an update, but epochs=2 .* give 6"):
+        metrics = train(config, tmp_path / "run")
+    assert [sum(epoch["kinds"].values()) for epoch in metrics.epochs] == [0, 1]
+    assert Run(tmp_path / "run").load("last.pt")["optimizer"]["param_groups"][0]["bundle"]["position"] == 0
+
+
+def test_a_run_of_one_bundle_is_not_warned_of(tmp_path):
+    metrics = train(RunConfig(bundle_size=4, epochs=1, train_limit=300, batch_size=100), tmp_path / "run")
+    assert sum(metrics.epochs[0]["kinds"].values()) == 1
+
+
+# Damaged files
+
+
+@pytest.fixture
+def three_runs(tmp_path) -> list[RunConfig]:
+    configs = [RunConfig(epochs=1, train_limit=200, optimizer="sgd", lr=lr) for lr in (0.1, 0.2, 0.3)]
+    for config in configs:
+        train(config, tmp_path / config.digest)
+    return configs
+
+
+def test_a_damaged_run_fails_alone_and_says_how_to_start_it_anew(tmp_path, three_runs):
+    whole, cut, lost = (tmp_path / config.digest for config in three_runs)
+    (cut / "metrics.json").write_text((cut / "metrics.json").read_text()[:20])
+    (lost / "last.pt").write_bytes((lost / "last.pt").read_bytes()[:500])
+    (lost / "metrics.json").unlink()
+    command = ["sweep", "--out", str(tmp_path), "--workers", "1", "--lr", "0.1,0.2,0.3"]
+    command += ["--epochs", "1", "--train-limit", "200", "--optimizer", "sgd"]
+
+    listed = invoke(*command, "--dry-run")
+    assert listed.exit_code == 0
+    assert f"damaged: {cut}/metrics.json cannot be read" in listed.output
+    first = invoke(*command)
+    assert first.exit_code == 1, first.output
+    assert f"{cut}/metrics.json cannot be read: delete it to go on from the checkpoint" in first.output
+    assert f"{lost}/last.pt cannot be read: delete it to start the run anew" in first.output
+    assert "1 of 3 runs are in" in first.output
+    assert Run(whole).metrics.status == "finished"
+
+    (cut / "metrics.json").unlink()
+    (lost / "last.pt").unlink()
+    second = invoke(*command)
+    assert second.exit_code == 0, second.output
+    assert {Run(folder).metrics.status for folder in (whole, cut, lost)} == {"finished"}
+
+
+def double(x: float) -> dict[str, float]:
+    return {"doubled": 2.0 * x}
+
+
+def test_a_damaged_result_of_ones_own_function_fails_alone(tmp_path):
+    sweep(double, {"x": [1.0, 2.0]}, folder=tmp_path, workers=1)
+    result = next(path for path in tmp_path.glob("*/result.json") if "2.0" in path.read_text())
+    result.write_text("{")
+    outcomes = sweep(double, {"x": [1.0, 2.0]}, folder=tmp_path, workers=1)
+    assert [outcome.status for outcome in outcomes] == ["failed", "finished"]
+    assert f"{result} cannot be read: delete it to compute it anew" in outcomes[0].error
+
+
+# Disks
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """600 kB: room for one checkpoint."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only the administrator may mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named(small_disk):
+    result = invoke("train", "--epochs", "3", "--no-tensorboard", "--out", str(small_disk))
+    folder = small_disk / RunConfig(epochs=3).digest
+    assert result.exit_code == 1
+    assert f"no space is left for {folder / 'last.pt'}: make room" in result.output
+    assert "Usage" not in result.output
+    assert Run(folder).load("best.pt") is not None
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")], "nothing half is left"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_only_other_errors_are_mistakes(number):
+    assert isinstance(refusal(OSError(number, "full")), typer.Exit)
+    assert isinstance(refusal(FileNotFoundError(errno.ENOENT, "no such file")), typer.BadParameter)
+    assert isinstance(refusal(ValueError("lr must be positive")), typer.BadParameter)
+
+
+@pytest.mark.parametrize("out", ["file", "file/runs"])
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, out):
+    (tmp_path / "file").write_text("")
+    result = invoke("sweep", "--lr", "1,2", "--out", str(tmp_path / out))
+    assert result.exit_code == 2
+    assert f"the folder {tmp_path / out} cannot be written" in result.output
+    assert "logs" not in result.output
+
+    class Unused(LocalEngine):
+        def run(self, calls):
+            raise AssertionError("no worker is started")
+            yield
+
+    with pytest.raises(OSError, match="cannot be written"):
+        run_configs([RunConfig()], tmp_path / out, engine=Unused())
+
+
+# Ctrl-C
+
+
+def stop(process: subprocess.Popen) -> tuple[int, str]:
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    return process.returncode, said
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start(*command: str) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [*BORAT, *command, "--out", str(tmp_path / "runs")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks into a process")
+@pytest.mark.parametrize("library", ["_multiarray_umath", "libtorch_cpu"])
+@pytest.mark.parametrize("command", [("train", "--epochs", "9999"), ("sweep", "--epochs", "9999", "--lr", "1,2")])
+def test_ctrl_c_in_the_first_seconds_is_one_line(start, command, library):
+    process = start(*command)
+    wait_until(lambda: library in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"))
+    code, said = stop(process)
+    assert code == 130
+    assert said == "stopped; the same command starts again\n"
+
+
+def test_ctrl_c_later_is_one_line(start, tmp_path):
+    process = start("train", "--epochs", "9999")
+    wait_until(lambda: list(tmp_path.glob("runs/*/metrics.json")))
+    code, said = stop(process)
+    assert code == 130
+    assert re.fullmatch(rf"stopped at epoch \d+, batch \d+; resume to continue \(in {tmp_path}/runs/\w+\)\n", said)
+
+
+# Processes and ports
+
+
+def listening(leader: subprocess.Popen) -> set[str]:
+    """The addresses at which the processes of a session listen."""
+    sessions = subprocess.run(["ps", "-e", "-o", "pid=,sid="], capture_output=True, text=True, check=True).stdout
+    pids = [pid for pid, sid in map(str.split, sessions.splitlines()) if sid == str(leader.pid)]
+    sockets = {link for pid in pids for link in links(Path(f"/proc/{pid}/fd"))}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                found.add(local.split(":")[0])
+    return found
+
+
+def links(folder: Path) -> list[str]:
+    try:
+        return [os.readlink(path) for path in folder.iterdir()]  # noqa: PTH115 - it leads to no path
+    except OSError:  # it has ended meanwhile
+        return []
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+def watch_ports(command: list[str], **options) -> tuple[set[str], str]:
+    files = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    found = set()
+    with subprocess.Popen([*BORAT, *command], start_new_session=True, **files, **options) as process:
+        while process.poll() is None:
+            found |= listening(process)
+        said = process.stdout.read()
+    assert process.returncode == 0, said
+    return found, said
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the system's table of sockets")
+def test_processes_of_one_machine_meet_where_no_other_can_reach_them(tmp_path):
+    """On a single core, so that two processes are too many: that is said, too."""
+    core = min(os.sched_getaffinity(0))
+    command = ["train", "--devices", "2", "--epochs", "3", "--accelerator", "cpu", "--out", str(tmp_path)]
+    found, said = watch_ports(command, preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+    assert found
+    assert found <= LOOPBACK
+    assert "warning: devices=2 processes share 1 cores: devices=1 would be faster\nstarting 2 processes\n" in said
+    assert said.count("warning") == 1, "one process speaks"
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the system's table of sockets")
+def test_ray_on_this_machine_listens_for_no_other(tmp_path):
+    pytest.importorskip("ray", reason="needs the ray extra")
+    command = ["sweep", "--engine", "ray", "--lr", "1", "--epochs", "1", "--train-limit", "200", "--out", str(tmp_path)]
+    found, said = watch_ports(command, env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"})
+    assert found
+    assert found <= LOOPBACK, said
+
+
+# Narrow terminals and pipes
+
+
+def in_terminal(columns: int, *arguments: str) -> str:
+    """What a command shows in a terminal of so many columns that wants no colours."""
+    leader, terminal = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
+    said = b""
+    with subprocess.Popen([*BORAT, *arguments], stdout=terminal, stderr=terminal, env=environment) as process:
+        os.close(terminal)
+        with suppress(OSError):  # how a terminal says that all is read
+            while True:
+                said += os.read(leader, 65536)
+    os.close(leader)
+    assert process.returncode == 0, said
+    return said.decode().replace("\r\n", "\n")
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("grid")
+    for rate in RATES:
+        fabricate.write_run(folder, RunConfig(lr=float(rate), epochs=2), accuracy=0.5)
+    return folder
+
+
+@pytest.mark.parametrize("count", [3, len(RATES)])
+def test_a_sweep_in_60_columns(grid, count):
+    said = in_terminal(60, "sweep", "--epochs", "2", "--lr", ",".join(RATES[:count]), "--out", str(grid))
+    shown = re.sub(r"\x1b\[[0-9?;]*[a-zA-Z]", "", said)
+    assert shown.count("50.0 %") == count
+    for rate in RATES[:count]:
+        assert f"lr {float(rate):g}" in shown
+    assert "…" not in shown
+    assert not re.search(r"\x1b\[[0-9;]*3\dm", said), "no colours"
+    assert max(len(line) for line in shown.splitlines() if "runs are in" not in line) <= 60
+
+
+def test_a_sweep_in_a_file(grid):
+    command = [*BORAT, "sweep", "--epochs", "2", "--lr", ",".join(RATES), "--out", str(grid)]
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert f"{len(RATES)} of {len(RATES)} runs are in {grid}\n" in said
+    (row,) = (line for line in said.splitlines() if "BORAT3" in line)
+    assert row.count("50.0 %") == len(RATES), "the table is not folded"
+    assert "\x1b" not in said
+
+
+def test_the_demo_fits_into_60_columns():
+    trials = [Trial(m, lr, 8.0, 0.94) for m in ("SGD", "ALI-G", "BORAT3", "BORAT5") for lr in demo.LEARNING_RATES]
+    text = io.StringIO()
+    Console(file=text, width=60).print(demo._table("cross-entropy", trials, usable(trials)))
+    said = text.getvalue()
+    assert "…" not in said
+    for word in ("SGD", "ALI-G", "BORAT3", "BORAT5", "5/5"):
+        assert word in said
+    assert said.count("94.0") == len(trials)
+
+
+def test_training_in_60_columns_and_in_a_file(tmp_path):
+    flags = ["--epochs", "30", "--no-tensorboard", "--out"]
+    said = in_terminal(60, "train", *flags, str(tmp_path / "terminal"))
+    bars = [line for line in re.split(r"[\r\n]|\x1b\[[0-9?]*[a-zA-Z]", said) if line.startswith("epoch")]
+    assert any(re.match(r"epoch \d+ of 30  accuracy [\d.]+ % .*\d+/300 ", bar) for bar in bars), bars
+    assert all(len(bar) <= 60 and "…" not in bar for bar in bars)
+    piped = subprocess.run(
+        [*BORAT, "train", *flags, str(tmp_path / "pipe")], capture_output=True, text=True, check=True
+    )
+    assert re.fullmatch(
+        rf"finished after 30 epochs: test loss [\d.]+, test accuracy [\d.]+\nkept in {tmp_path}/pipe/\w+\n",
+        piped.stdout,
+    )
