@@ -1,6 +1,7 @@
 /* What an optimizer does is move bytes. PyTorch's kernels combine two tensors at a time, so that a bundle is read and
- * written several times over; these read every vector once and write every result once. All arithmetic is in double
- * precision, and each result is rounded once.
+ * written several times over; these read every vector once and write every result once. BORAT's arithmetic is in
+ * double precision, and each result is rounded once; FreeBORAT's is in the tensors' own precision, and long sums in
+ * double.
  *
  * A vector is a list of tensors, given as an array of pointers. Tensors are cut into chunks, which the threads take in
  * turn. A chunk's result does not depend on who computes it: the bits are the same for any number of threads. Plain C
@@ -30,6 +31,7 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 #endif
 
 #define INLINED __attribute__((always_inline)) static inline /* into clones, and for a constant number of pieces */
+#define UNROLLED _Pragma("GCC unroll 4") /* so that sums stay in registers */
 
 /* GOMP_parallel of the OpenMP library that PyTorch uses: calls a function in each thread of PyTorch's own pool. Threads
  * of ours would have to share the cores with those, which wait for their next work without sleeping. */

@@ -106,8 +106,10 @@ INLINED void SUM(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n
             for (int64_t v = 0; v < STRIP; v += WIDTH) {
                 const int64_t at = strip + v;
                 const VECTOR d = AT(inverse + v), z = AT(x[pieces + 1] + at), y = AT(x[pieces + 2] + at);
+                UNROLLED
                 for (int64_t j = 0; j < pieces; j++) {
                     const VECTOR g = AT(x[j] + at), h = g * d;
+                    UNROLLED
                     for (int64_t i = 0; i <= j; i++) {
                         const VECTOR other = AT(x[i] + at) * d;
                         sums[PAIRS(j) + i] += other * g;
@@ -144,7 +146,7 @@ static int IS_EXACT(int64_t pieces, const REAL *g, int64_t n, const double *sums
     double all = 0.0;
     for (int64_t c = 0; c < COLUMNS(pieces); c++) all += sums[c];
     if (!isfinite(all)) return 0;
-    if (once > 1e-28 && twice > 1e-28) return 1;
+    if (once > 1e-28 && twice > 1e-28) return 1; /* what was lost to underflow is below 1e-38 for each element */
     for (int64_t i = 0; i < n; i++)
         if (g[i] != 0) return 0;
     return 1;

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from borat import BORAT, kernels, vectors
+from borat import BORAT, kernels, metric, vectors
 from borat.vectors import Backend
 from problems import batches, network, train, use_backend
 
-SIZES = (0, 1, 15, 16, 17, 1023, 1024, 1025, 32768, 32769, 100_003)
+SIZES = (0, 1, 15, 16, 17, 63, 64, 65, 1023, 1024, 1025, 32768, 32769, 100_003)
 """At the edges of what the kernels take at once."""
 
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="there was no C compiler for the kernels")
@@ -163,6 +164,121 @@ def test_backends_take_over_from_each_other(first, then, monkeypatch):
     train(other, restored, data[7:])
     point = parameters_to_vector(other.parameters()).detach()
     torch.testing.assert_close(point, expected, rtol=0, atol=1e-11)
+
+
+# FreeBORAT's kernels, compared with PyTorch's in float64
+
+
+ROLL = {"decay": 0.01, "pull": 0.8, "ratio": 1.1, "beta": 0.9}
+
+
+def bundle(pieces: int, dtype: torch.dtype, scale: float = 1.0):
+    """Pieces, weights, and the metric."""
+    gradients = [[scale * x for x in vector(k, dtype)] for k in range(pieces)]
+    centre, weights, rms = (vector(seed, dtype) for seed in (20, 21, 22))
+    rms = [scale * s.abs() for s in rms]
+    return gradients, weights, metric.Metric(centre, rms, beta2=0.9, correction=1.3, eps=1e-8)
+
+
+def in_double(gradients, weights, scale):
+    def copied(tensors):
+        return [t.double() if t.dtype == torch.float32 else t.clone() for t in tensors]
+
+    lists = scale._replace(centre=copied(scale.centre), rms=copied(scale.rms))
+    return [copied(g) for g in gradients], copied(weights), lists
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("pieces", [1, 2, 3, 4, 6])
+def test_measure(pieces, dtype):
+    case = bundle(pieces, dtype)
+    expected = metric.sums(*in_double(*case), Backend.PLAIN, precise=True)
+    sums = torch.tensor(kernels.measure(*case), dtype=torch.float64)
+    tolerance = 16 * torch.finfo(dtype).eps * expected.max().item()
+    torch.testing.assert_close(sums, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-20, 1e20, 1e30, 1e36])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_measure_of_extreme_gradients(pieces, scale):
+    """Also where products leave the range of float32, as here with eps much longer than gradients."""
+    case = bundle(pieces, torch.float32, scale)
+    expected = metric.sums(*in_double(*case), Backend.PLAIN, precise=True)
+    sums = torch.tensor(kernels.measure(*case), dtype=torch.float64)
+    pairs = pieces * (pieces + 1) // 2
+    kinds = (pairs, pairs, pieces + 1)  # each of its own magnitude
+    for a, b in zip(sums.split(kinds), expected.split(kinds), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * b.abs().max().item())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", [0, 99_999])
+def test_measure_of_gradients_that_are_not_finite(where, bad, dtype):
+    gradients, weights, scale = bundle(2, dtype)
+    gradients[-1][-1][where] = bad
+    sums = torch.tensor(kernels.measure(gradients, weights, scale))
+    assert not sums.isfinite().all()
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("pieces", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("before_projection", [False, True])
+def test_roll(before_projection, pieces, dtype):
+    case = bundle(pieces, dtype)
+    twin = in_double(*case)
+    coefficients = [0.5, -0.25, 1e-3, 3.0, 0.0, 0.1][-pieces:]
+    newest = [g.clone() for g in case[0][-1]]
+    for backend, (gradients, weights, scale) in ((Backend.OWN, case), (Backend.PLAIN, twin)):
+        options = {**ROLL, "keep": gradients[0], "before_projection": before_projection}
+        metric.roll(gradients, weights, scale, coefficients, backend, **options)
+    tolerance = 64 * torch.finfo(dtype).eps
+    lists = [(case[1], twin[1]), (case[2].centre, twin[2].centre), (case[2].rms, twin[2].rms)]
+    for ours, exact in lists:
+        for a, b in zip(ours, exact, strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+    assert all(torch.equal(a, b) for a, b in zip(case[0][0], newest, strict=True))
+
+
+@pytest.mark.parametrize(("scale", "coefficient"), [(1e-30, 1e22), (1e-30, 1e45), (1e30, 1e-3), (1e30, 1e-42)])
+def test_roll_with_coefficients_beyond_float32(scale, coefficient):
+    gradients, weights, adam = bundle(1, torch.float32, scale)
+    adam = adam._replace(eps=1e-8 if coefficient < 1e40 else 1.0)
+    twin = in_double(gradients, weights, adam)
+    for backend, case in ((Backend.OWN, (gradients, weights, adam)), (Backend.PLAIN, twin)):
+        metric.roll(*case, [coefficient], backend, keep=None, before_projection=False, **ROLL)
+    for a, b in zip(adam.centre + weights, twin[2].centre + twin[1], strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+def test_bits_of_the_bundle_do_not_depend_on_the_threads(pieces, dtype):
+    def results() -> list[torch.Tensor]:
+        gradients, weights, scale = bundle(pieces, dtype)
+        sums = torch.tensor(kernels.measure(gradients, weights, scale))
+        kernels.roll(gradients, weights, scale, [0.1] * pieces, keep=gradients[0], before_projection=False, **ROLL)
+        return [sums, *weights, *scale.centre, *scale.rms, *gradients[0]]
+
+    several = results()
+    torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for a, b in zip(several, results(), strict=True))
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+def test_nothing_beside_the_bundle_is_written(pieces, dtype):
+    gradients = [vector(k, dtype) for k in range(pieces)]
+    around = [[torch.full((size + 64,), 7.0, dtype=dtype) for size in SIZES] for _ in range(4)]
+    weights, centre, rms, keep = (
+        [t[31 : 31 + size] for t, size in zip(tensors, SIZES, strict=True)] for tensors in around
+    )
+    scale = metric.Metric(centre, rms, beta2=0.9, correction=1.3, eps=1e-8)
+    kernels.roll(gradients, weights, scale, [0.1] * pieces, keep=keep, before_projection=False, **ROLL)
+    for tensors in around:
+        for t, size in zip(tensors, SIZES, strict=True):
+            assert (t[:31] == 7.0).all()
+            assert (t[31 : 31 + size] != 7.0).all()
+            assert (t[31 + size :] == 7.0).all()
 
 
 class Wrapper(torch.Tensor):
