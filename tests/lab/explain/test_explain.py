@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from borat import ALIG, BORAT
+from borat import ALIG, BORAT, FreeBORAT
 from borat.lab.cli import app
 from borat.lab.explain import page, pictures
-from borat.lab.explain.frames import EXAMPLES, SIZES, trajectory
+from borat.lab.explain.frames import EXAMPLES, FREE_CALLS, SIZES, free_trajectory, trajectory
 from borat.lab.theory import figures as rates
 
 
@@ -92,6 +92,53 @@ def test_the_papers_example_oscillates_with_two_pieces_only():
     assert trajectory(cubic, 12.0, 3, 0.6)[1].goal == pytest.approx(0.0, abs=1e-12)
 
 
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+@pytest.mark.parametrize("size", SIZES)
+def test_free_frames_minimise_the_model_with_the_target(example, size):
+    grid = torch.linspace(-10, 10, 100_001, dtype=torch.float64)
+    frames = free_trajectory(example, size, example.starts[0])
+    assert len(frames) == FREE_CALLS
+    for call, frame in enumerate(frames):
+        pieces = frames[max(call + 2 - size, 0) : call + 1]
+        assert len(frame.alpha) == len(pieces) + 1
+        assert sum(frame.alpha) == pytest.approx(1.0)
+        if not frame.width:
+            assert frame.goal == frame.centre
+            continue
+        values = pictures.free_model(pieces, grid)
+        lowest = pictures.free_model(pieces, torch.tensor(frame.goal, dtype=torch.float64))
+        assert lowest <= values.min() + 1e-10
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_free_frames_are_the_three_points(example):
+    """z, x and y of each batch are those of an optimizer that is put at x after it."""
+    start = example.starts[-1]
+    w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    optimizer = FreeBORAT([w], 3)
+    centre = start
+    for call, frame in enumerate(free_trajectory(example, 3, start)):
+        assert (frame.sample, frame.point, frame.centre) == (call % len(example.samples), w.item(), centre)
+        optimizer.zero_grad()
+        loss = example.samples[frame.sample](w)
+        loss.backward()
+        optimizer.step(loss=loss)
+        centre, step = optimizer.state[w]["centre"].item(), optimizer.last_step
+        assert (frame.loss, frame.slope) == (loss.item(), w.grad.item())
+        assert (frame.alpha, frame.target, frame.gap) == (step.alpha, step.target, step.gap)
+        assert (frame.goal, frame.next_point) == (centre, w.item())
+        optimizer.eval()
+        assert frame.average == pytest.approx(w.item(), abs=1e-12)
+        optimizer.train()
+
+
+def test_samples_at_odds_draw_the_average_between_them():
+    """No batch's bound can be reached by both; the result is still near the minimiser of their sum, which is 0."""
+    for size in SIZES:
+        frames = free_trajectory(EXAMPLES[3], size, 2.0, calls=200)
+        assert abs(frames[-1].average) < 0.1
+
+
 # The page
 
 
@@ -104,6 +151,18 @@ def test_the_page_holds_every_frame(data):
                 assert row[:5] == pytest.approx(numbers, abs=1e-6)
                 assert row[5] == frame.kind
                 assert row[6:] == pytest.approx(frame.alpha, abs=1e-6)
+            expected = free_trajectory(example, SIZES[n], example.starts[s])
+            for frame, row in zip(expected, shown["free"][n][s], strict=True):
+                numbers = (
+                    frame.loss,
+                    frame.slope,
+                    frame.target,
+                    frame.gap,
+                    frame.goal,
+                    frame.average,
+                    frame.next_point,
+                )
+                assert row == pytest.approx([frame.sample, *numbers, *frame.alpha], abs=1e-6)
 
 
 def test_the_page_is_small_and_needs_nothing_else(rendered):
@@ -128,7 +187,7 @@ def test_static_pictures(tmp_path):
     result = invoke("--static", str(tmp_path / "new" / "folder"))
     assert result.exit_code == 0, result.output
     files = sorted((tmp_path / "new" / "folder").iterdir())
-    names = ["bundle", "learning-rate-schedules", "non-convex-example"]
+    names = ["bundle", "free-borat", "learning-rate-schedules", "non-convex-example"]
     assert [file.name for file in files] == [f"{name}.{kind}" for name in names for kind in ("pdf", "png")]
     for file in files:
         assert str(file) in result.output
@@ -144,13 +203,15 @@ def test_the_schedules_are_the_labs():
     assert sum(b > 10 * a for a, b in pairwise(cosine)) == 3, "three warm restarts"
 
 
-@pytest.mark.parametrize("draw", [pictures.draw_schedules, pictures.draw_bundle, pictures.draw_non_convex_example])
+@pytest.mark.parametrize(
+    "draw", [pictures.draw_schedules, pictures.draw_bundle, pictures.draw_non_convex_example, pictures.draw_free]
+)
 def test_pictures_have_axes_and_nothing_on_another(draw):
     figure = draw()
     figure.canvas.draw()
     assert figure.axes[0].get_ylabel()
     for axes in figure.axes:
-        assert axes.get_xlabel() or len(axes.get_xticks()) == 4
+        assert axes.get_xlabel() or len(axes.get_xticks()) in (3, 4)
         ticks = [label for label in axes.get_xticklabels() if label.get_text()]
         boxes = [text.get_window_extent() for text in (*axes.texts, *ticks) if text.get_text()]
         assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])

@@ -6,11 +6,12 @@ from itertools import product
 
 import pytest
 
-from borat.lab.explain.frames import CALLS, EXAMPLES, SIZES, trajectory
+from borat.lab.explain.frames import CALLS, EXAMPLES, FREE_CALLS, SIZES, free_trajectory, trajectory
 from borat.lab.explain.page import write_page
 from browser import chromium as chromium
 
 SLIDERS = ("rate", "size", "start", "step")
+METHODS = ("borat", "free")
 RIGHT = "\ue014"
 """The key, as WebDriver names it."""
 
@@ -28,8 +29,9 @@ def shown(chromium, page):
     return chromium
 
 
-def choose(browser, example):
+def choose(browser, example, method="borat"):
     browser.run(f"document.getElementById('example-{example}').click()")
+    browser.run(f"document.getElementById('method-{method}').click()")
 
 
 def move(browser, slider, value):
@@ -48,7 +50,7 @@ def drawing(browser):
 
 
 def goals(browser):
-    """The next point of each method, as its label in the drawing says."""
+    """The next point of each method, or of z, x and y, as its label in the drawing says."""
     labels = browser.run(
         "return [...document.querySelectorAll('#plot [data-method]')].map(t => [t.dataset.method, t.textContent])"
     )
@@ -58,8 +60,8 @@ def goals(browser):
 def test_opens_without_a_complaint_and_without_the_network(shown):
     assert shown.run("return document.title") == "BORAT in a minute"
     assert len(drawing(shown)) > 2000
-    for value in range(3):
-        choose(shown, value)
+    for example, method in product(range(len(EXAMPLES)), METHODS):
+        choose(shown, example, method)
     assert shown.console_errors() == []
     assert shown.requests() == []
 
@@ -108,6 +110,59 @@ def test_the_next_points_are_the_librarys(shown, e):
             assert rows == len(frames[step].alpha)
 
 
+@pytest.mark.parametrize("e", range(len(EXAMPLES)), ids=[example.name for example in EXAMPLES])
+def test_the_three_points_of_free_borat_are_the_librarys(shown, e):
+    example = EXAMPLES[e]
+    choose(shown, e, "free")
+    for size, start in product(range(len(SIZES)), (0, len(example.starts) - 1)):
+        frames = free_trajectory(example, SIZES[size], example.starts[start])
+        move(shown, "size", size)
+        move(shown, "start", start)
+        for step in (0, 4, FREE_CALLS - 1):
+            move(shown, "step", step)
+            frame = frames[step]
+            expected = {"z": frame.goal, "x": frame.average, "y": frame.next_point}
+            assert goals(shown) == pytest.approx(expected, abs=6e-5)
+            cells = shown.run("return [...document.querySelectorAll('#pieces tr')].map(r => r.innerText.split('\\t'))")
+            assert len(cells) == len(frame.alpha)
+            assert cells[-1][0] == "the target"
+            assert float(cells[-1][2]) == pytest.approx(frame.target, abs=6e-5)
+            assert cells[-2][0] == f"line {step + 1}"
+            assert float(cells[-2][1].replace("\u2212", "-")) == pytest.approx(frame.point, abs=6e-5)
+    assert shown.console_errors() == []
+
+
+def test_free_borat_has_no_learning_rate(shown):
+    seen = "return ['rate', 'size', 'start', 'step'].filter(id => document.getElementById(id).checkVisibility())"
+    assert shown.run(seen) == list(SLIDERS)
+    choose(shown, 0, "free")
+    assert shown.run(seen) == ["size", "start", "step"]
+    assert "no learning rate" in shown.find("main")[0].text
+    for slider in ("size", "start", "step"):
+        before = drawing(shown), text(shown, "headline") + text(shown, "story")
+        position = int(shown.run("return document.getElementById(arguments[0]).value", slider))
+        move(shown, slider, position - 1 if slider == "start" else position + 1)
+        if slider == "size":  # the first batch has one line, whatever the size
+            move(shown, "step", 3)
+        assert all(
+            a != b
+            for a, b in zip(before, (drawing(shown), text(shown, "headline") + text(shown, "story")), strict=True)
+        )
+    choose(shown, 0)
+    assert shown.run(seen) == list(SLIDERS)
+
+
+def test_the_text_tells_a_step_of_free_borat(shown):
+    choose(shown, 3, "free")
+    move(shown, "step", 5)
+    frame = free_trajectory(EXAMPLES[3], 3, 2.0)[5]
+    assert text(shown, "headline") == "FreeBORAT with N = 3, batch 6"
+    story = text(shown, "story")
+    assert f"Line 6 was measured at y = {frame.point:.4f}".rstrip("0") in story
+    assert f"{100 * (1 - frame.target / frame.gap):.0f} % of the way down to the bound" in story
+    assert "2/7 of its distance to z" in story
+
+
 def test_the_text_tells_the_papers_example(shown):
     choose(shown, 2)
     move(shown, "step", 1)
@@ -119,11 +174,11 @@ def test_the_text_tells_the_papers_example(shown):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 1400])
 def test_fits_every_screen_in_both_schemes(chromium, page, width, dark):
     chromium.open(page, width=width, height=844, dark=dark)
-    for example in range(len(EXAMPLES)):
-        choose(chromium, example)
+    for example, method in product(range(len(EXAMPLES)), METHODS):
+        choose(chromium, example, method)
         move(chromium, "step", 3)
         assert chromium.overflow() <= 0
         assert chromium.run(LABELS_OUTSIDE) == []

@@ -1,6 +1,6 @@
 """What the optimizer does to one weight: every batch of a few updates, for each setting of the page's sliders.
 
-The numbers come from :class:`borat.BORAT` itself.
+The numbers come from :class:`borat.BORAT` and :class:`borat.FreeBORAT` themselves.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from borat.free import FreeBORAT
 from borat.optimizer import BORAT
 
 SIZES = (2, 3, 4, 5)
 CALLS = 8
-"""How many batches are shown."""
+"""How many batches of BORAT are shown."""
+FREE_CALLS = 16
+"""And of FreeBORAT, whose first steps are short."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,14 @@ def _mirrored(w: Tensor) -> Tensor:
     return _asymmetric(-w)
 
 
+def _left(w: Tensor) -> Tensor:
+    return (w + 1).square() / 2
+
+
+def _right(w: Tensor) -> Tensor:
+    return (w - 1).square() / 2
+
+
 EXAMPLES = (
     Example(
         "two samples",
@@ -89,6 +100,17 @@ EXAMPLES = (
         first_rate=12.0,
         first_start=0.6,
     ),
+    Example(
+        "at odds",
+        "ℓ₁(w) = (w − 1)²/2 and ℓ₂(w) = (w + 1)²/2 in turn",  # noqa: RUF001
+        (_right, _left),  # together they are never below 1/2: the bound is out of reach
+        window=(-2.6, 2.6),
+        highest=4.2,
+        rates=(0.1, 0.2, 0.5, 1.0, 5.0, 20.0),
+        starts=(-2.0, -1.5, -0.5, 0.5, 1.5, 2.0),
+        first_rate=5.0,
+        first_start=2.0,
+    ),
 )
 
 
@@ -115,22 +137,84 @@ class Frame:
     kind: str
 
 
+@dataclass(frozen=True)
+class FreeFrame:
+    """The rolling bundle after one batch.
+
+    Attributes:
+        sample: which of the example's losses the batch had.
+        point: ``y``, where it was measured.
+        loss: the loss there.
+        slope: its derivative.
+        alpha: the weights of the newest pieces, oldest first, the target's last.
+        target: the height that the step aims at.
+        gap: the height of the newest piece above the bound, at the centre.
+        centre: ``z`` before the step.
+        goal: ``z`` after it: the minimiser of the proximal model.
+        average: ``x`` after it, where :meth:`borat.FreeBORAT.eval` puts the model.
+        next_point: ``y`` after it.
+    """
+
+    sample: int
+    point: float
+    loss: float
+    slope: float
+    alpha: tuple[float, ...]
+    target: float
+    gap: float
+    centre: float
+    goal: float
+    average: float
+    next_point: float
+
+    @property
+    def width(self) -> float:
+        """The cap of the step in units of the slope, as lr is BORAT's: with one weight the metric cancels."""
+        return self.gap / self.slope**2 if self.slope else 0.0
+
+
 def trajectory(example: Example, lr: float, size: int, start: float, calls: int = CALLS) -> list[Frame]:
     """The first batches of BORAT with a bundle of ``size``."""
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = BORAT([w], lr, size, momentum=0.0)
     frames = []
     for call in range(calls):
-        sample, position = call % len(example.samples), optimizer.bundle_position
-        optimizer.zero_grad()
-        point, loss = w.item(), example.samples[sample](w)
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert w.grad is not None
-        slope = w.grad.item()
-        with warnings.catch_warnings():  # the loss that is not convex falls below its bound far out
-            warnings.simplefilter("ignore")
-            optimizer.step(loss=loss)
+        sample, position, point = call % len(example.samples), optimizer.bundle_position, w.item()
+        loss, slope = _batch(optimizer, w, example.samples[sample])
         alpha = tuple(optimizer.state_dict()["param_groups"][0]["bundle"]["alpha"][: position + 2])
         kind = optimizer.last_step.kind if optimizer.last_step and optimizer.bundle_position == 0 else ""
-        frames.append(Frame(sample, point, loss.item(), slope, alpha, w.item(), kind))
+        frames.append(Frame(sample, point, loss, slope, alpha, w.item(), kind))
     return frames
+
+
+def free_trajectory(example: Example, size: int, start: float, calls: int = FREE_CALLS) -> list[FreeFrame]:
+    """The first batches of FreeBORAT with a bundle of ``size`` and its defaults."""
+    w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    optimizer = FreeBORAT([w], size)
+    beta = optimizer.param_groups[0]["betas"][0]
+    frames = []
+    for call in range(calls):
+        sample, point = call % len(example.samples), w.item()
+        centre = optimizer.state[w]["centre"].item() if call else point
+        loss, slope = _batch(optimizer, w, example.samples[sample])
+        step, goal = optimizer.last_step, optimizer.state[w]["centre"].item()
+        assert step is not None
+        assert step.target is not None
+        average = goal + (w.item() - goal) / beta  # eval()'s, which for this many optimizers would take a minute
+        frames.append(
+            FreeFrame(sample, point, loss, slope, step.alpha, step.target, step.gap, centre, goal, average, w.item())
+        )
+    return frames
+
+
+def _batch(optimizer: BORAT | FreeBORAT, w: nn.Parameter, sample: Callable[[Tensor], Tensor]) -> tuple[float, float]:
+    """One batch; its loss and its slope."""
+    optimizer.zero_grad()
+    loss = sample(w)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert w.grad is not None
+    slope = w.grad.item()
+    with warnings.catch_warnings():  # the loss that is not convex falls below its bound far out
+        warnings.simplefilter("ignore")
+        optimizer.step(loss=loss)
+    return loss.item(), slope

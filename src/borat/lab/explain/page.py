@@ -12,7 +12,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from borat.lab.explain.frames import CALLS, EXAMPLES, SIZES, Example, Frame, trajectory
+from borat.lab.explain.frames import (
+    CALLS,
+    EXAMPLES,
+    FREE_CALLS,
+    SIZES,
+    Example,
+    Frame,
+    FreeFrame,
+    free_trajectory,
+    trajectory,
+)
 from borat.lab.files import write_text
 
 
@@ -26,10 +36,14 @@ def write_page(path: Path) -> None:
 @cache
 def render() -> str:
     """The page as text."""
-    data = {"sizes": SIZES, "calls": CALLS, "examples": [_example(example) for example in EXAMPLES]}
+    data = {
+        "sizes": SIZES,
+        "calls": {"borat": CALLS, "free": FREE_CALLS},
+        "examples": [_example(example) for example in EXAMPLES],
+    }
     parts = {
         "/*STYLE*/": _read("page.css"),
-        "/*SCRIPT*/": _read("page.js"),
+        "/*SCRIPT*/": "\n".join(_read(name) for name in ("drawing.js", "story.js", "page.js")),
         "/*DATA*/": json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False),
     }
     page = _read("page.html")
@@ -39,7 +53,7 @@ def render() -> str:
 
 
 def _example(example: Example) -> dict[str, Any]:
-    """An example and its frames, by learning rate, bundle size and start."""
+    """An example and its frames: BORAT's by learning rate, bundle size and start, FreeBORAT's by the latter two."""
     return {
         "name": example.name,
         "formula": example.formula,
@@ -60,6 +74,10 @@ def _example(example: Example) -> dict[str, Any]:
             ]
             for lr in example.rates
         ],
+        "free": [
+            [[_free_row(frame) for frame in free_trajectory(example, size, start)] for start in example.starts]
+            for size in SIZES
+        ],
     }
 
 
@@ -67,6 +85,12 @@ def _row(frame: Frame) -> list[float | str]:
     numbers = (frame.point, frame.loss, frame.slope, frame.goal)
     point, loss, slope, goal = (_short(number) for number in numbers)
     return [frame.sample, point, loss, slope, goal, frame.kind, *(_short(a) for a in frame.alpha)]
+
+
+def _free_row(frame: FreeFrame) -> list[float]:
+    """Without the points before the step: they are those after the one before."""
+    numbers = (frame.loss, frame.slope, frame.target, frame.gap, frame.goal, frame.average, frame.next_point)
+    return [frame.sample, *(_short(number) for number in (*numbers, *frame.alpha))]
 
 
 def _short(number: float) -> float:

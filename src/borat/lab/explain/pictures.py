@@ -1,5 +1,5 @@
 """The paper's three illustrations: learning-rate schedules, a bundle in one dimension, and the loss on which ALI-G
-jumps to and fro. The numbers are those of the lab's schedules and of the optimizer."""
+jumps to and fro; and FreeBORAT's three points. The numbers are those of the lab's schedules and of the optimizers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from borat.free import FreeBORAT
 from borat.lab.baselines import make_schedule
 from borat.lab.config import RunConfig
-from borat.lab.explain.frames import EXAMPLES, Frame, trajectory
-from borat.lab.figures import BLUE, GREEN, GREY, PURPLE, VERMILION, save
+from borat.lab.explain.frames import EXAMPLES, Frame, FreeFrame, free_trajectory, trajectory
+from borat.lab.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, save
 
 EPOCHS, BATCHES = 200, 10
 SCHEDULES = {
@@ -25,11 +27,12 @@ SCHEDULES = {
 
 
 def draw(folder: Path) -> list[Path]:
-    """Draw all three as PNG and PDF; the files."""
+    """Draw all of them as PNG and PDF; the files."""
     figures = {
         "learning-rate-schedules": draw_schedules(),
         "bundle": draw_bundle(),
         "non-convex-example": draw_non_convex_example(),
+        "free-borat": draw_free(),
     }
     return [path for name, figure in figures.items() for path in save(figure, folder, name, ("png", "pdf"))]
 
@@ -112,7 +115,82 @@ def draw_non_convex_example() -> Figure:
     return figure
 
 
-def line(piece: Frame, w: Tensor) -> Tensor:
+def draw_free() -> Figure:
+    """The three points of FreeBORAT on noisy batches, and one of its models with the target."""
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_three_points(left)
+    _draw_target(right)
+    return figure
+
+
+def _draw_three_points(axes: Axes) -> None:
+    A, b = regression()
+    z, x, y = three_points(A, b, torch.tensor([-2.6, 2.0], dtype=torch.float64))
+    u, v = torch.meshgrid(*(torch.linspace(-3.4, 3.4, 121, dtype=torch.float64),) * 2, indexing="xy")
+    loss = (torch.stack((u, v), -1) @ A.T - b).square().mean(-1) / 2
+    axes.contour(u, v, loss, levels=torch.logspace(-0.25, 1.2, 14).tolist(), colors=GREY, linewidths=0.6, alpha=0.45)
+    axes.plot(*z.T, color=GREEN, lw=0.8, marker="D", ms=3.2, alpha=0.8, label="centre $z$")
+    axes.plot(*y.T, "o", color=ORANGE, ms=3.6, label="point $y$ of each gradient")
+    axes.plot(*x.T, color="black", lw=2.2, label="average $x$, the result")
+    axes.plot(*torch.linalg.lstsq(A, b).solution, "*", color=VERMILION, ms=13, zorder=3, label="lowest loss")
+    axes.set(xlabel="first weight", ylabel="second weight", xlim=(-3, 1.8), ylim=(-2, 3.4))
+    axes.set_title("two weights, 60 noisy batches", loc="left", fontsize=11)
+    axes.legend(frameon=False, loc="upper right", fontsize=9)
+
+
+def _draw_target(axes: Axes) -> None:
+    example, batch = EXAMPLES[1], 7
+    frames = free_trajectory(example, 3, -3.0, calls=batch)
+    pieces, newest = frames[-2:], frames[-1]
+    w = torch.linspace(-2.7, 0.7, 400, dtype=torch.float64)
+    axes.plot(w, example.samples[0](w), color="black", lw=1.2, label="loss")
+    for piece, colour, name in zip(pieces, (BLUE, VERMILION), ("older", "newest"), strict=True):
+        axes.plot(w, line(piece, w), color=colour, lw=1.4, ls=(0, (5, 3)), label=f"{name} piece")
+        axes.plot(piece.point, piece.loss, "o", color=colour, ms=6, zorder=3)
+    axes.axhline(newest.target, color=PURPLE, ls=(0, (6, 2, 1, 2)), lw=1.6, label="target $T$")
+    axes.axhline(0, color=GREY, ls=(0, (1, 2)), lw=1.4, label="lower bound $B$")
+    near = w[w < -0.1]  # below the legend
+    axes.plot(near, free_model(pieces, near), color=GREEN, lw=2.2, label="model and proximal term")
+    lowest = free_model(pieces, torch.tensor(newest.goal, dtype=torch.float64)).item()
+    axes.plot(newest.goal, lowest, "D", color=GREEN, ms=7, zorder=3)
+    places = {newest.point: "$y$", newest.centre: "$z$", newest.goal: "  new $z$"}
+    for place, height in zip(places, (newest.loss, newest.gap, lowest), strict=True):
+        axes.plot([place, place], [-0.2, height], color=GREY, lw=0.8, zorder=0)
+    axes.set_xticks(list(places), list(places.values()))
+    axes.set(ylabel="loss", xlim=(-2.7, 0.7), ylim=(-0.2, 2.8))
+    axes.set_title(f"one weight, batch {batch}", loc="left", fontsize=11)
+    axes.legend(frameon=False, loc="upper right", fontsize=9)
+
+
+def regression() -> tuple[Tensor, Tensor]:
+    """Least squares in two weights, whose samples do not agree: the loss stays above its bound."""
+    generator = torch.Generator().manual_seed(0)
+    A = torch.randn(64, 2, generator=generator, dtype=torch.float64) @ torch.tensor([[1.0, 0.0], [0.6, 0.7]]).double()
+    return A, torch.randn(64, generator=generator, dtype=torch.float64)
+
+
+def three_points(A: Tensor, b: Tensor, start: Tensor, batches: int = 60) -> tuple[Tensor, Tensor, Tensor]:
+    """``z``, ``x`` and ``y`` of FreeBORAT before the first batch of six samples, and after each."""
+    w = nn.Parameter(start.clone())
+    optimizer = FreeBORAT([w])
+    generator = torch.Generator().manual_seed(1)
+    points = [(start, start, start)]
+    for _ in range(batches):
+        rows = torch.randint(len(A), (6,), generator=generator)
+        optimizer.zero_grad()
+        loss = (A[rows] @ w - b[rows]).square().mean() / 2
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step(loss=loss)
+        y = w.detach().clone()
+        optimizer.eval()
+        points.append((optimizer.state[w]["centre"].clone(), w.detach().clone(), y))
+        optimizer.train()
+    z, x, y = (torch.stack(path) for path in zip(*points, strict=True))
+    return z, x, y
+
+
+def line(piece: Frame | FreeFrame, w: Tensor) -> Tensor:
     """The linear piece that a batch gave."""
     return piece.loss + piece.slope * (w - piece.point)
 
@@ -121,6 +199,13 @@ def proximal_model(pieces: Sequence[Frame], lr: float, w: Tensor) -> Tensor:
     """The highest of the pieces and of the bound 0, plus the proximal term around the first piece's point."""
     highest = torch.stack([line(piece, w) for piece in pieces]).amax(0).clamp(min=0.0)
     return highest + (w - pieces[0].point).square() / (2 * lr)
+
+
+def free_model(pieces: Sequence[FreeFrame], w: Tensor) -> Tensor:
+    """The highest of the pieces and of the target, plus the proximal term around the centre."""
+    newest = pieces[-1]
+    highest = torch.stack([line(piece, w) for piece in pieces]).amax(0).clamp(min=newest.target)
+    return highest + (w - newest.centre).square() / (2 * newest.width)
 
 
 def _name(i: int) -> str:
