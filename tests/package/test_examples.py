@@ -39,6 +39,18 @@ def test_language_model_learns_to_count(tmp_path):
     assert float(after) < 0.1 < 2 < float(before)
 
 
+def test_transformer_learns_and_goes_on_to_the_bit(tmp_path):
+    """In one go, and in two."""
+    (tmp_path / "parts").mkdir()
+    once = run_script([sys.executable], "transformer", tmp_path, "--steps", "30").splitlines()
+    run_script([sys.executable], "transformer", tmp_path / "parts", "--steps", "12")
+    twice = run_script([sys.executable], "transformer", tmp_path / "parts", "--steps", "30").splitlines()
+    assert twice[0].startswith("step 12: ")
+    assert twice[-1] == once[-1], "the same test loss"
+    first, last = (float(line.split()[-1]) for line in (once[0], once[-1]))
+    assert last < 0.8 * first
+
+
 def test_tensorboard_files_are_written(tmp_path):
     assert "285 steps, 142 updates" in run("tensorboard_logging", tmp_path)
     assert list((tmp_path / "runs").glob("events.out.tfevents.*"))

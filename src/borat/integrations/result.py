@@ -64,19 +64,20 @@ class Result:
 
     def reach(self) -> None:
         """To the result. The first time, statistics are measured at once: no optimizer need warn that they are not."""
-        is_due = self._is_due and len(self._batches) > 0
-        if is_due and not self._was_measured:
-            self._measure()
+        if not self._was_measured:
+            self.measure()
         for optimizer in self._optimizers:
             optimizer.eval()
-        if self._is_due and is_due and self._hook is None:
-            self._hook = self._model.register_state_dict_pre_hook(_BeforeSaving(self))
+        if self._is_due and self._batches and self._hook is None:
+            hook = _BeforeSaving(self)
+            self._hook = self._model.register_state_dict_pre_hook(hook)  # type: ignore[no-untyped-call]
 
     def measure(self) -> None:
         """To the result, with statistics that were measured there."""
-        self.reach()
         if self._is_due and self._batches:
             self._measure()
+        for optimizer in self._optimizers:
+            optimizer.eval()
 
     def _measure(self) -> None:
         self._remove_hook()
