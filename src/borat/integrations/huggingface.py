@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback
 
 from borat.free import FreeBORAT
 from borat.integrations import unwrap, warn_of_clipping
-from borat.integrations.result import Result
+from borat.integrations.result import ResultPoint
 
 __all__ = ["BoratMixin", "BoratTrainer"]
 
@@ -47,7 +47,7 @@ class _ToResult(TrainerCallback):
         self._trainer._result.measure()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer._result = Result()  # forget the batches
+        self._trainer._result = ResultPoint()  # forget the batches
 
 
 class BoratMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
@@ -68,7 +68,7 @@ class BoratMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         warn_of_clipping("max_grad_norm", self.args.max_grad_norm)
-        self._result = Result()
+        self._result = ResultPoint()
         self.add_callback(_ToResult(self))
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
@@ -88,7 +88,7 @@ class BoratMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
             raise ValueError(
                 f"weight_decay must be 0 with BORAT, got {self.args.weight_decay:g}: pass a constraint to the optimizer"
             )
-        self._result = Result(model, [ours], self._run, self.compute_loss_context_manager)
+        self._result = ResultPoint(model, [ours], self._run, self.compute_loss_context_manager)
 
     def _run(self, model: nn.Module, inputs: dict[str, Any]) -> None:
         self.compute_loss(model, self._prepare_inputs({**inputs}))

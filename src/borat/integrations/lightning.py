@@ -19,7 +19,7 @@ from torch import Tensor
 from borat.checks import check_count
 from borat.free import FreeBORAT
 from borat.integrations import unwrap, warn_of_clipping
-from borat.integrations.result import Forward, Result, has_statistics
+from borat.integrations.result import Forward, ResultPoint, has_statistics
 from borat.loss_optimizer import LossOptimizer
 
 __all__ = ["BoratCallback"]
@@ -55,14 +55,14 @@ class BoratCallback(Callback):
         check_count("batches", batches)
         self._forward = forward
         self._count = batches
-        self._result = Result()
+        self._result = ResultPoint()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizers = _optimizers(trainer)
         if any(isinstance(optimizer, FreeBORAT) for optimizer in optimizers) and has_statistics(pl_module):
             self._check_forward(pl_module)
         around = trainer.precision_plugin.forward_context
-        self._result = Result(pl_module, optimizers, self._forward, around, self._count)
+        self._result = ResultPoint(pl_module, optimizers, self._forward, around, self._count)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         warn_of_clipping("gradient_clip_val", trainer.gradient_clip_val)
@@ -95,7 +95,7 @@ class BoratCallback(Callback):
         self._result.measure()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._result = Result()  # forget the batches
+        self._result = ResultPoint()  # forget the batches
 
     def _check_forward(self, pl_module: LightningModule) -> None:
         if self._forward is None and type(pl_module).forward is LightningModule.forward:

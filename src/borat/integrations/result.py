@@ -19,7 +19,7 @@ from borat.loss_optimizer import LossOptimizer
 Forward = Callable[[nn.Module, Any], object]
 
 
-class Result:
+class ResultPoint:
     """Goes to the result and back, and measures running statistics of FreeBORAT's models there.
 
     To measure them takes a forward pass for each of the batches that are remembered. It is done where somebody looks,
@@ -101,7 +101,7 @@ def has_statistics(model: nn.Module) -> bool:
 class _BeforeSaving:
     """The hook of the model's ``state_dict``. In a copy of the model it does nothing: nobody trains that."""
 
-    def __init__(self, result: Result | None = None) -> None:
+    def __init__(self, result: ResultPoint | None = None) -> None:
         self._result = (lambda: None) if result is None else weakref.ref(result)
 
     def __call__(self, *_: object) -> None:
