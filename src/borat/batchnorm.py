@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.optim.swa_utils import update_bn
 
 if TYPE_CHECKING:
     from borat.loss_optimizer import LossOptimizer
@@ -33,7 +32,8 @@ def measure_again(
 
     While training, these layers see the model where gradients are measured, which is another point: with FreeBORAT
     their statistics do not fit the result. A few batches of training data are enough to measure them anew. Nothing else
-    of the model changes, and the random numbers go on as if nothing had happened.
+    of the model changes, and the random numbers go on as if nothing had happened. Layers that are frozen, because they
+    are in evaluation while the model trains or have no parameter with a gradient, keep the statistics they have.
 
     Args:
         model: the model. One without normalisation layers is only put at the result.
@@ -56,28 +56,52 @@ def measure_again(
         >>> measure_again(model, batches, optimizer)  # at the result from here on
         >>> _ = model.eval()  # evaluate it, save it; then model.train() and optimizer.train()
     """
-    layers = [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+    norms = [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+    layers = [layer for layer in norms if not _is_frozen(layer, model)]
     _measured.update(layers)
     if optimizer is not None:
         optimizer.eval()
-    if layers:
-        devices = {p.device for p in model.parameters() if p.device.type != "cpu"}
-        kind = next(iter(devices)).type if devices else "cuda"
-        with torch.random.fork_rng(list(devices), device_type=kind):
-            update_bn(([batch] for batch in islice(batches, count)), _Through(model, forward or _run))
+    if not layers:
+        return
+    few = islice(batches, count)
+    first = next(few, None)
+    if first is None:
+        raise ValueError("batches must hold at least one batch, got none")
+    devices = {p.device for p in model.parameters() if p.device.type != "cpu"}
+    kind = next(iter(devices)).type if devices else "cuda"
+    with torch.no_grad(), torch.random.fork_rng(list(devices), device_type=kind), _measuring(model, layers):
+        for number, batch in enumerate(chain([first], few), start=1):
+            for layer in layers:
+                layer.momentum = 1.0 / number  # which makes the plain mean of all batches
+            (forward or _run)(model, batch)
 
 
-class _Through(nn.Module):
-    """The model, called as ``forward`` says."""
+def _is_frozen(layer: _NormBase, model: nn.Module) -> bool:
+    """Whether somebody keeps its statistics as they are: in evaluation while the model trains, or without gradients."""
+    params = list(layer.parameters(recurse=False))
+    is_fixed = bool(params) and not any(p.requires_grad for p in params)
+    return is_fixed or (model.training and not layer.training)
 
-    def __init__(self, model: nn.Module, run: Callable[[nn.Module, Any], object]) -> None:
-        super().__init__()
-        self.model = model
-        self._run = run
-        self.training = model.training  # what update_bn() goes back to
 
-    def forward(self, batch: Any) -> object:
-        return self._run(self.model, batch)
+@contextmanager
+def _measuring(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
+    """The layers with empty statistics and everything as in training, and all modes as before afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    momenta = {layer: layer.momentum for layer in layers}
+    if not model.training:
+        model.train()
+    for module in modes:
+        if isinstance(module, _NormBase) and module not in momenta:
+            module.eval()
+    for layer in layers:
+        layer.reset_running_stats()
+    try:
+        yield
+    finally:
+        for layer, momentum in momenta.items():
+            layer.momentum = momentum
+        for module, mode in modes.items():
+            module.training = mode
 
 
 def _run(model: nn.Module, batch: Any) -> object:

@@ -374,3 +374,32 @@ def test_statistics_of_models_with_other_batches():
     assert not model.training
     hidden = torch.cat([model[0](batch["inputs"]) for batch in batches[:2]])
     torch.testing.assert_close(model[1].running_mean, hidden.mean(0))
+
+
+def test_frozen_layers_keep_their_statistics():
+    from borat.batchnorm import measure_again
+
+    frozen, without_gradients = nn.BatchNorm1d(3).eval(), nn.BatchNorm1d(3)
+    without_gradients.requires_grad_(False)
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
+    model.add_module("frozen", frozen)
+    model.add_module("fixed", without_gradients)
+    before = [copy.deepcopy(layer.state_dict()) for layer in (frozen, without_gradients)]
+    measure_again(model, [torch.randn(4, 3) + 5 for _ in range(2)])
+    torch.testing.assert_close([dict(frozen.state_dict()), dict(without_gradients.state_dict())], [*map(dict, before)])
+    assert (frozen.training, without_gradients.training, model[0].training) == (False, True, True)
+    assert model[0].running_mean.min() > 3
+
+
+def test_instance_norm_and_no_batches():
+    from borat.batchnorm import measure_again
+
+    model = nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True, momentum=0.3))
+    data = [torch.randn(4, 3, 6) + k for k in range(3)]
+    measure_again(model, data)
+    torch.testing.assert_close(model[0].running_mean, torch.stack(data).mean((0, 1, 3)))
+    assert model[0].momentum == 0.3
+    kept = model[0].running_mean.clone()
+    with pytest.raises(ValueError, match="batches must hold at least one batch, got none"):
+        measure_again(model, [])
+    assert torch.equal(model[0].running_mean, kept)
