@@ -127,14 +127,14 @@ def draw_free() -> Figure:
 def _draw_three_points(axes: Axes) -> None:
     A, b = regression()
     z, x, y = three_points(A, b, torch.tensor([-2.6, 2.0], dtype=torch.float64))
-    u, v = torch.meshgrid(*(torch.linspace(-3.4, 3.4, 121, dtype=torch.float64),) * 2, indexing="xy")
+    u, v = torch.meshgrid(*(torch.linspace(-4.0, 4.0, 121, dtype=torch.float64),) * 2, indexing="xy")
     loss = (torch.stack((u, v), -1) @ A.T - b).square().mean(-1) / 2
     axes.contour(u, v, loss, levels=torch.logspace(-0.25, 1.2, 14).tolist(), colors=GREY, linewidths=0.6, alpha=0.45)
     axes.plot(*z.T, color=GREEN, lw=0.8, marker="D", ms=3.2, alpha=0.8, label="centre $z$")
     axes.plot(*y.T, "o", color=ORANGE, ms=3.6, label="point $y$ of each gradient")
     axes.plot(*x.T, color="black", lw=2.2, label="average $x$, the result")
     axes.plot(*torch.linalg.lstsq(A, b).solution, "*", color=VERMILION, ms=13, zorder=3, label="lowest loss")
-    axes.set(xlabel="first weight", ylabel="second weight", xlim=(-3, 1.8), ylim=(-2, 3.4))
+    axes.set(xlabel="first weight", ylabel="second weight", xlim=(-3, 1.8), ylim=(-2, 3.9))
     axes.set_title("two weights, 60 noisy batches", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper right", fontsize=9)
 
@@ -158,7 +158,7 @@ def _draw_target(axes: Axes) -> None:
     for place, height in zip(places, (newest.loss, newest.gap, lowest), strict=True):
         axes.plot([place, place], [-0.2, height], color=GREY, lw=0.8, zorder=0)
     axes.set_xticks(list(places), list(places.values()))
-    axes.set(ylabel="loss", xlim=(-2.7, 0.7), ylim=(-0.2, 2.8))
+    axes.set(ylabel="loss", xlim=(-2.7, 0.7), ylim=(-0.2, 3.1))
     axes.set_title(f"one weight, batch {batch}", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper right", fontsize=9)
 
