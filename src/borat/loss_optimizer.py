@@ -35,6 +35,7 @@ class LossOptimizer(KeepingOptimizer):
     same_batch = False
     """Whether ``step(closure)`` goes on with the same batch until the bundle is complete."""
     _observed: _Observed
+    _is_projected: bool
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class LossOptimizer(KeepingOptimizer):
         self.last_step = None
         self._warned = set()
         self._observed = _Observed()
+        self._is_projected = False
         super().__init__(params, {**defaults, "lower_bound": float(defaults["lower_bound"])})
         self._is_projected = self._project(self._all_params())
 
@@ -267,8 +269,9 @@ class _Observed:
     def __init__(self, total: Loss | None = None, param: Tensor | None = None) -> None:
         self.total = total
         self._param = param
-        if param is not None and param.grad is not None:
-            self._gradient, self._version = weakref.ref(param.grad), _version(param.grad)
+        grad = None if param is None else param.grad
+        self._gradient = None if grad is None else weakref.ref(grad)
+        self._version = 0 if grad is None else _version(grad)
 
     def followed_by(self, loss: Loss, params: list[Tensor]) -> _Observed:
         """With one more loss, or with this loss alone where the gradients of the earlier ones are gone."""
@@ -278,7 +281,7 @@ class _Observed:
 
     def _is_gone(self) -> bool:
         """Whether the gradient was removed. One that accumulates changes in place, which counts its version up."""
-        if self._param is None:  # told before the backward pass
+        if self._param is None or self._gradient is None:  # told before the backward pass
             return False
         grad = self._param.grad
         return grad is None or (grad is not self._gradient() and _version(grad) <= self._version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from borat import ALIG, BORAT
+from borat import ALIG, BORAT, FreeBORAT
 from borat.monitor import Monitor
 from problems import batches, network, train
 
@@ -32,6 +32,25 @@ def test_numbers_are_those_of_the_last_step(bundle_size):
                 assert sum(count for name, count in row.items() if "kind" in name) == len(rows)
                 assert row[f"borat/kind/{info.kind}"] == monitor.kinds[info.kind]
     assert all(isinstance(number, float) for row in rows for number in row.values())
+
+
+@pytest.mark.parametrize("bundle_size", [2, 3, 5])
+def test_numbers_of_free_borat(bundle_size):
+    """A row for each batch; the first ones have fewer pieces."""
+    model, rows = network(), []
+    optimizer = FreeBORAT(model.parameters(), bundle_size)
+    Monitor(optimizer, rows.append)
+    for count, batch in enumerate(batches(6), start=1):
+        train(model, optimizer, [batch])
+        info, row = optimizer.last_step, rows[-1]
+        assert len(rows) == count
+        assert len(info.alpha) == min(count, bundle_size - 1) + 1
+        assert row["borat/alpha/bound"] == info.alpha[-1]
+        assert (row["borat/step_size"], row["borat/gap"], row["borat/step_norm"]) == (
+            info.step_size,
+            info.gap,
+            info.step_norm,
+        )
 
 
 def test_polyak_step_without_a_cap():

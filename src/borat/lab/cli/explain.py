@@ -16,7 +16,8 @@ def explain(
         Path | None, typer.Option(dir_okay=False, help="The page to write; explain.html without it.")
     ] = None,
     static: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Instead, draw the paper's illustrations into this folder.")
+        Path | None,
+        typer.Option(file_okay=False, help="Instead, draw the paper's illustrations and FreeBORAT's into this folder."),
     ] = None,
     theory: Annotated[
         Path | None,
