@@ -27,6 +27,9 @@ from borat.lab.sweeps.engines.base import Ended
 from borat.lab.timing.epochs import Runtime, measure
 from data_files import random_images, write_images, write_pairs
 
+# The toy runs are too short for the larger bundles
+pytestmark = pytest.mark.filterwarnings(r"ignore:bundle_size=\d+ needs \d+ batches")
+
 TOY = {
     "data": "digits",
     "model": "mlp-16",
