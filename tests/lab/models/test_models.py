@@ -683,7 +683,7 @@ def test_wrong_tasks(arguments, message):
 
 
 def test_every_example_is_built_by_its_family():
-    input_shapes = {"infersent": (9, 4), "dnc": (6,)}
+    input_shapes = {"infersent": (9, 4), "dnc": (6,), "gpt-2-64": (64,), "ngram-6-96": (64,)}
     for family in FAMILIES:
         for name in family.examples:
             for spelling in (name, name.upper()):

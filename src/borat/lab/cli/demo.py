@@ -93,7 +93,7 @@ def demo(
 
 
 def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Table:
-    table = Table(title=f"Test accuracy (%), {task}", title_justify="left")
+    table = Table(title=f"Test accuracy (%), {task}", title_justify="left", collapse_padding=True)
     table.add_column("method", no_wrap=True)
     for lr in LEARNING_RATES:
         table.add_column(f"lr = {lr:g}", justify="right")

@@ -86,6 +86,7 @@ def draw_bundle() -> Figure:
         axes.plot([place, place], [-0.3, height], color=GREY, lw=0.8, zorder=0)
     axes.plot(second.goal, _lowest(pieces, lr), "D", color=GREEN, ms=8, zorder=3)
     axes.set_xticks(list(places), list(places.values()))
+    axes.get_xticklabels()[-1].set_horizontalalignment("left")  # clear of its neighbour
     axes.set(ylabel="loss", ylim=(-0.3, 3.0), xlim=(-1.1, 2.7))
     axes.legend(frameon=False, loc="upper left", fontsize=9)
     return figure
@@ -154,10 +155,11 @@ def _draw_target(axes: Axes) -> None:
     axes.plot(near, free_model(pieces, near), color=GREEN, lw=2.2, label="model and proximal term")
     lowest = free_model(pieces, torch.tensor(newest.goal, dtype=torch.float64)).item()
     axes.plot(newest.goal, lowest, "D", color=GREEN, ms=7, zorder=3)
-    places = {newest.point: "$y$", newest.centre: "$z$", newest.goal: "  new $z$"}
+    places = {newest.point: "$y$", newest.centre: "$z$", newest.goal: "new $z$"}
     for place, height in zip(places, (newest.loss, newest.gap, lowest), strict=True):
         axes.plot([place, place], [-0.2, height], color=GREY, lw=0.8, zorder=0)
     axes.set_xticks(list(places), list(places.values()))
+    axes.get_xticklabels()[-1].set_horizontalalignment("left")  # clear of its neighbour
     axes.set(ylabel="loss", xlim=(-2.7, 0.7), ylim=(-0.2, 3.1))
     axes.set_title(f"one weight, batch {batch}", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper right", fontsize=9)

@@ -22,7 +22,8 @@ class JobProgress:
         self.outcome = self._stored()
         self.done = 0
         self.measured: Mapping[str, Any] = {}
-        self.refresh()
+        with suppress(ValueError):
+            self.done, self.measured = job.progress()
         self._was_missing = self.outcome is None
         if self.outcome is not None:
             self.done = job.size
