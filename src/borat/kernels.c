@@ -20,6 +20,7 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 #define CHUNK 32768     /* elements that a thread takes at once */
 #define MOVED 256       /* elements of a sum; it stays in the first-level cache */
 #define STRIP 64        /* elements whose metric is there while the pieces pass */
+#define AHEAD 256       /* elements between what is computed and what is asked of memory */
 #define SUMMED 1024     /* elements of sums in the vectors' own precision */
 #define MULTIPLIED 2048 /* elements of one vector, which stay there while the others pass */
 #define LANES 16        /* partial sums of a product, for as many as the processor can add at once */
@@ -126,6 +127,7 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #define WIDE OF(Wide, REAL)
 #define SCALE OF(scale, REAL)
 #define STREAMS OF(streams, REAL)
+#define FETCH OF(fetch, REAL)
 #define SUM OF(sum, REAL)
 #define SUM_IN_DOUBLE OF(sum_in_double, REAL)
 #define IS_EXACT OF(is_exact, REAL)

@@ -91,6 +91,12 @@ INLINED void STREAMS(const Metric *metric, int64_t pieces, int64_t tensors, int6
     x[pieces + 2] = (REAL *)metric->weights[tensor] + start;
 }
 
+/* Ask for a strip of each stream. The processor looks ahead by itself, but only within a page. */
+INLINED void FETCH(REAL *const *x, int64_t streams, int64_t at) {
+    for (int64_t k = 0; k < streams; k++)
+        for (int64_t i = 0; i < STRIP; i += WIDTH) __builtin_prefetch(x[k] + at + i);
+}
+
 /* Add, for pieces j and i <= j: <g_i, g_j / D>, then <g_i, g_j / D^2>; then <g_j, z>; then <g, z - y> of the newest. Of
  * n elements, whole strips. The sums in the vectors' own precision go to those in double before they grow long. */
 INLINED void SUM(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n, VECTOR *sums, WIDE *totals,
@@ -102,6 +108,7 @@ INLINED void SUM(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n
         const int64_t end = n - start < SUMMED ? n : start + SUMMED;
         for (int64_t c = 0; c < COLUMNS(pieces); c++) sums[c] = (VECTOR){0};
         for (int64_t strip = start; strip < end; strip += STRIP) {
+            FETCH(x, pieces + 3, strip + AHEAD);
             SCALE(metric, x[pieces - 1] + strip, x[pieces] + strip, root, inverse);
             for (int64_t v = 0; v < STRIP; v += WIDTH) {
                 const int64_t at = strip + v;
@@ -187,6 +194,7 @@ INLINED void STEP(const Roll *roll, int64_t pieces, REAL *const *x, REAL *keep, 
     const REAL share = (REAL)(roll->ratio / roll->beta);
     REAL root[STRIP], inverse[STRIP];
     for (int64_t strip = 0; strip < n; strip += STRIP) {
+        FETCH(x, pieces + 3, strip + AHEAD);
         SCALE(roll->metric, x[pieces - 1] + strip, x[pieces] + strip, root, inverse);
         for (int64_t v = 0; v < STRIP; v += WIDTH) {
             const int64_t at = strip + v;
