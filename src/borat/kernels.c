@@ -121,8 +121,10 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #define JOIN(name, type) name##_##type
 #define OF(name, type) JOIN(name, type)
 #define MOVE OF(move, REAL)
-#define PRODUCT OF(product, REAL)
 #define MULTIPLY OF(multiply, REAL)
+#define PRODUCTS OF(products, REAL)
+#define BLOCK OF(Block, REAL)
+#define LANE OF(Lane, REAL)
 #define VECTOR OF(Vector, REAL)
 #define WIDE OF(Wide, REAL)
 #define SCALE OF(scale, REAL)
@@ -169,7 +171,7 @@ static void do_chunk(const Work *work, int64_t tensor, int64_t start, int64_t en
     if (work->move)
         (is_double ? move_double : move_float)(shape, work->move, tensor, start, end);
     else if (work->products)
-        (is_double ? multiply_double : multiply_float)(shape, work->products, tensor, start, end, sums);
+        (is_double ? products_double : products_float)(shape, work->products, tensor, start, end, sums);
     else if (work->metric)
         (is_double ? measure_double : measure_float)(shape, work->metric, tensor, start, end, sums);
     else

@@ -32,23 +32,51 @@ VECTORISED static void MOVE(const Shape *shape, const Move *move, int64_t tensor
     }
 }
 
-VECTORISED static double PRODUCT(const REAL *x, const REAL *y, int64_t n) {
-    double lanes[LANES] = {0.0}, sum = 0.0;
+typedef REAL BLOCK __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+typedef double LANE __attribute__((vector_size(LANES * sizeof(double))));
+
+/* Add the products of x with each of the terms, of n elements. */
+INLINED void MULTIPLY(const REAL *x, REAL *const *y, int64_t terms, int64_t n, LANE *lanes, double *sums) {
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int64_t j = 0; j < LANES; j++) lanes[j] += (double)x[i + j] * (double)y[i + j];
-    for (; i < n; i++) sum += (double)x[i] * (double)y[i];
-    for (int64_t j = 0; j < LANES; j++) sum += lanes[j];
-    return sum;
+    for (int64_t k = 0; k < terms; k++) lanes[k] = (LANE){0};
+    for (; i + LANES <= n; i += LANES) {
+        const LANE left = __builtin_convertvector(*(const BLOCK *)(x + i), LANE);
+        UNROLLED
+        for (int64_t k = 0; k < terms; k++) {
+            __builtin_prefetch(y[k] + i + MULTIPLIED / 2);
+            lanes[k] += left * __builtin_convertvector(*(const BLOCK *)(y[k] + i), LANE);
+        }
+    }
+    for (int64_t k = 0; k < terms; k++) {
+        double sum = 0.0;
+        for (int64_t j = i; j < n; j++) sum += (double)x[j] * (double)y[k][j];
+        for (int64_t j = 0; j < LANES; j++) sum += lanes[k][j];
+        sums[k] += sum;
+    }
 }
 
-static void MULTIPLY(const Shape *shape, const Products *products, int64_t tensor, int64_t start, int64_t end,
-                     double *sums) {
+VECTORISED static void PRODUCTS(const Shape *shape, const Products *products, int64_t tensor, int64_t start, int64_t end,
+                                double *sums) {
+    const int64_t terms = shape->terms;
+    REAL *y[terms];
     for (; start < end; start += MULTIPLIED) {
         const int64_t n = end - start < MULTIPLIED ? end - start : MULTIPLIED;
-        const REAL *left = (const REAL *)products->left[tensor] + start;
-        for (int64_t k = 0; k < shape->terms; k++)
-            sums[k] += PRODUCT(left, (const REAL *)products->terms[k * shape->tensors + tensor] + start, n);
+        const REAL *x = (const REAL *)products->left[tensor] + start;
+        for (int64_t k = 0; k < terms; k++) y[k] = (REAL *)products->terms[k * shape->tensors + tensor] + start;
+        switch (terms) {
+#define CASE(label, count)                     \
+    label : {                                  \
+        LANE lanes[count];                     \
+        MULTIPLY(x, y, count, n, lanes, sums); \
+        break;                                 \
+    }
+            CASE(case 1, 1)
+            CASE(case 2, 2)
+            CASE(case 3, 3)
+            CASE(case 4, 4)
+            CASE(default, terms)
+#undef CASE
+        }
     }
 }
 
