@@ -120,6 +120,7 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 /* The names of a function for both types. */
 #define JOIN(name, type) name##_##type
 #define OF(name, type) JOIN(name, type)
+#define STEP_ALONG OF(step_along, REAL)
 #define MOVE OF(move, REAL)
 #define MULTIPLY OF(multiply, REAL)
 #define PRODUCTS OF(products, REAL)

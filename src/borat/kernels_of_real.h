@@ -1,50 +1,69 @@
 /* The arithmetic of kernels.c for tensors of type REAL: included once for float and once for double. */
 
+typedef REAL BLOCK __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+typedef double LANE __attribute__((vector_size(LANES * sizeof(double))));
+
+/* LANES elements from x on, in double; and back, rounded once. */
+#define LOAD(x) __builtin_convertvector(*(const BLOCK *)(x), LANE)
+#define STORE(x, lane) (*(BLOCK *)(x) = __builtin_convertvector(lane, BLOCK))
+
+/* The sum's step from base, of n elements, into to. */
+INLINED void STEP_ALONG(const Move *move, REAL *const *x, int64_t terms, const REAL *base, REAL *v, REAL *to, int64_t n) {
+    const double *c = move->coefficients, decay = move->decay, momentum = move->momentum;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        LANE s = {0};
+        UNROLLED
+        for (int64_t k = 0; k < terms; k++) s += c[k] * LOAD(x[k] + i);
+        if (v) {
+            STORE(v + i, decay * LOAD(v + i) + s);
+            s += momentum * LOAD(v + i);
+        }
+        STORE(to + i, LOAD(base + i) - s);
+    }
+    for (; i < n; i++) {
+        double s = 0.0;
+        for (int64_t k = 0; k < terms; k++) s += c[k] * x[k][i];
+        if (v) {
+            v[i] = (REAL)(decay * v[i] + s);
+            s += momentum * v[i];
+        }
+        to[i] = (REAL)(base[i] - s);
+    }
+}
+
 VECTORISED static void MOVE(const Shape *shape, const Move *move, int64_t tensor, int64_t start, int64_t end) {
-    const double decay = move->decay, momentum = move->momentum;
-    const int64_t last = shape->terms - 1;
-    const double c = move->coefficients[last];
-    double sum[MOVED]; /* of all terms but the last */
-    REAL result[MOVED];
+    const int64_t terms = shape->terms;
+    REAL result[MOVED], *x[terms];
     for (; start < end; start += MOVED) {
         const int64_t n = end - start < MOVED ? end - start : MOVED;
-        for (int64_t k = 0; k < last; k++) {
-            const REAL *y = (const REAL *)move->terms[k * shape->tensors + tensor] + start;
-            const double d = move->coefficients[k];
-            for (int64_t i = 0; i < n; i++) sum[i] = (k ? sum[i] : 0.0) + d * y[i];
-        }
-        const REAL *x = (const REAL *)move->terms[last * shape->tensors + tensor] + start;
+        for (int64_t k = 0; k < terms; k++) x[k] = (REAL *)move->terms[k * shape->tensors + tensor] + start;
         const REAL *base = (const REAL *)move->base[tensor] + start;
+        REAL *v = move->velocity ? (REAL *)move->velocity[tensor] + start : NULL;
         REAL *out = (REAL *)move->out[tensor] + start, *to = out == base ? out : result;
         if (move->old_base) write_out(shape, (REAL *)move->old_base[tensor] + start, base, n * sizeof(REAL));
-        if (move->last_term) write_out(shape, (REAL *)move->last_term[tensor] + start, x, n * sizeof(REAL));
-        if (move->velocity) {
-            REAL *v = (REAL *)move->velocity[tensor] + start;
-            for (int64_t i = 0; i < n; i++) {
-                const double s = (last ? sum[i] : 0.0) + c * x[i];
-                v[i] = (REAL)(decay * v[i] + s);
-                to[i] = (REAL)(base[i] - (s + momentum * v[i]));
-            }
-        } else {
-            for (int64_t i = 0; i < n; i++) to[i] = (REAL)(base[i] - ((last ? sum[i] : 0.0) + c * x[i]));
+        if (move->last_term) write_out(shape, (REAL *)move->last_term[tensor] + start, x[terms - 1], n * sizeof(REAL));
+        switch (terms) {
+        case 1: STEP_ALONG(move, x, 1, base, v, to, n); break;
+        case 2: STEP_ALONG(move, x, 2, base, v, to, n); break;
+        case 3: STEP_ALONG(move, x, 3, base, v, to, n); break;
+        case 4: STEP_ALONG(move, x, 4, base, v, to, n); break;
+        default: STEP_ALONG(move, x, terms, base, v, to, n);
         }
         if (to != out) write_out(shape, out, result, n * sizeof(REAL));
     }
 }
-
-typedef REAL BLOCK __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
-typedef double LANE __attribute__((vector_size(LANES * sizeof(double))));
 
 /* Add the products of x with each of the terms, of n elements. */
 INLINED void MULTIPLY(const REAL *x, REAL *const *y, int64_t terms, int64_t n, LANE *lanes, double *sums) {
     int64_t i = 0;
     for (int64_t k = 0; k < terms; k++) lanes[k] = (LANE){0};
     for (; i + LANES <= n; i += LANES) {
-        const LANE left = __builtin_convertvector(*(const BLOCK *)(x + i), LANE);
+        const LANE left = LOAD(x + i);
         UNROLLED
         for (int64_t k = 0; k < terms; k++) {
             __builtin_prefetch(y[k] + i + MULTIPLIED / 2);
-            lanes[k] += left * __builtin_convertvector(*(const BLOCK *)(y[k] + i), LANE);
+            lanes[k] += left * LOAD(y[k] + i);
         }
     }
     for (int64_t k = 0; k < terms; k++) {
@@ -268,3 +287,5 @@ VECTORISED static void ROLL(const Shape *shape, const Roll *roll, int64_t tensor
 
 #undef WIDTH
 #undef AT
+#undef LOAD
+#undef STORE
