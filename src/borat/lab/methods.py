@@ -77,7 +77,7 @@ METHODS = {
         Method("adam", "Adam", 0.001, "step size", "torch.optim:Adam"),
         Method("amsgrad", "AMSGrad", 0.001, "step size", "torch.optim:Adam", options={"amsgrad": True}),
         Method("adamw", "AdamW", 0.001, "step size", "torch.optim:AdamW"),
-        Method("nadamw", "NAdamW", 0.002, "step size", "torch.optim:NAdam", options={"decoupled_weight_decay": True}),
+        Method("nadamw", "NAdamW", 0.002, "step size", f"{_HERE}.optimizers:nadamw"),
         Method("rmsprop", "RMSprop", 0.01, "step size", "torch.optim:RMSprop"),
         Method("yogi", "Yogi", 0.01, "step size", "pytorch_optimizer:Yogi", options={"weight_decouple": False}),
         Method(

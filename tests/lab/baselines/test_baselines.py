@@ -35,7 +35,7 @@ from processes import start_warm
 OWN = ("dfw", "bpgrad", "l4adam", "l4mom", "sps")
 pytestmark = pytest.mark.filterwarnings("ignore:FreeBORAT. the running statistics")  # which these tests do not look at
 
-COORDINATEWISE = ("adagrad", "adam", "amsgrad", "adamw", "rmsprop", "yogi")
+COORDINATEWISE = ("adagrad", "adam", "amsgrad", "adamw", "nadamw", "rmsprop", "yogi", "schedule-free-adamw")
 WITHOUT_WEIGHT_DECAY = ("borat", "alig")
 
 
@@ -475,11 +475,15 @@ def test_schedule_free_adamw_by_its_definition():
     """The same twin, whose steps are those of Adam without momentum."""
     model = nn.Linear(5, 3).double()
     optimizer = make_optimizer(model, configured("schedule-free-adamw", lr=0.1))
+    gradients = []  # the library writes over them
+    optimizer.register_step_pre_hook(
+        lambda *_: gradients.append(parameters_to_vector([p.grad.clone() for p in model.parameters()]))
+    )
     z = x = vector(model)
     square = torch.zeros_like(z)
     for t in range(1, 11):
         train(model, optimizer, nn.CrossEntropyLoss(), range(t, t + 1))
-        gradient = parameters_to_vector([p.grad for p in model.parameters()])
+        gradient = gradients[-1]
         square = 0.999 * square + 0.001 * gradient**2
         z = z - 0.1 * gradient / ((square / (1.0 - 0.999**t)).sqrt() + 1e-8)
         x = (1.0 - 1.0 / t) * x + z / t

@@ -20,11 +20,6 @@ class _ThereAndBack:
     param_groups: list[dict[str, Any]]
     state: dict[Tensor, dict[str, Tensor]]
 
-    @property
-    def step_size(self) -> float | None:
-        group = self.param_groups[0]
-        return float(group["scheduled_lr"]) if group["k"] else None
-
     @torch.no_grad()
     def eval(self) -> None:
         r"""Put the model at the average :math:`x`."""
@@ -83,6 +78,11 @@ class ScheduleFree(_ThereAndBack, schedulefree.SGDScheduleFree):  # type: ignore
         if self.constraint is not None:
             self._project(self.constraint.radius)
         return loss
+
+    @property
+    def step_size(self) -> float | None:
+        group = self.param_groups[0]
+        return float(group["scheduled_lr"]) if group["k"] else None
 
     def _project(self, radius: float) -> None:
         r"""Project :math:`z`, and move :math:`y` as if :math:`z` had come there by its step."""

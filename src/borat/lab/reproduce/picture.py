@@ -40,7 +40,7 @@ def _draw(axes: Any, board: Board, scores: Scores, methods: list[str], title: st
     axes.imshow(table, cmap=COLOURS, norm=norm, aspect="auto")
     for row, ratios in enumerate(table):
         for column, ratio in enumerate(ratios):
-            colour = "white" if norm(ratio) < 0.5 else "black"
+            colour = "white" if norm(ratio) < 0.4 else "black"
             weight = "bold" if column == 0 else "normal"
             axes.text(column, row, _digits(ratio), ha="center", va="center", color=colour, weight=weight, size=7)
     axes.axvline(0.5, color="white", linewidth=3)
