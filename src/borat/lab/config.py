@@ -19,7 +19,17 @@ from borat.lab.methods import METHODS, label_of
 from borat.lab.settings import Settings
 
 LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
-SCHEDULES = ("constant", "manual", "piecewise", "geometric", "cosine", "plateau")
+SCHEDULES = (
+    "constant",
+    "manual",
+    "piecewise",
+    "geometric",
+    "cosine",
+    "one-cosine",
+    "warmup",
+    "warmup-cosine",
+    "plateau",
+)
 PRECISIONS = ("32", "64", "bf16-mixed")
 STRATEGIES = ("auto", "ddp", "fsdp")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")

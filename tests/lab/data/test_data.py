@@ -112,6 +112,19 @@ def test_grey_and_jpeg_images_become_rgb(tmp_path):
     assert torch.equal(images[:, 0], images[:, 1])
 
 
+def test_cifar100_by_its_superclasses_and_smaller(tmp_path):
+    write_set("cifar100", tmp_path)
+    options = {"data_dir": tmp_path, "validation_size": 5, "label_column": "coarse_label"}
+    task = load("cifar100", **options, image_size=8)
+    assert (task.description.num_classes, task.description.input_shape) == (20, (3, 8, 8))
+    fine = load("cifar100", data_dir=tmp_path, validation_size=5)
+    assert torch.equal(task.split("test").labels, fine.superclasses[fine.split("test").labels])
+    whole = fine.split("test").images.float()
+    assert (task.split("test").images.float().mean((2, 3)) - whole.mean((2, 3))).abs().max() < 10
+    noisy = load("cifar100", **options, label_noise=1.0)
+    assert noisy.description.switched_labels == noisy.description.sizes["train"], "any super-class may be drawn"
+
+
 def test_cifar100_knows_its_superclasses(tmp_path):
     write_set("cifar100", tmp_path)
     task = load("cifar100", data_dir=tmp_path, validation_size=5)

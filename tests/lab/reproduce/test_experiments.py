@@ -86,7 +86,7 @@ def test_every_configuration_can_be_built(name, scale):
     tiny = nn.Linear(2, 2)
     for data, model, dropout in {(c.data, c.model, c.dropout) for c in configs}:
         assert data in DATASETS
-        shape = (5, 3) if data == "snli" else (3, 32, 32)
+        shape = {"snli": (5, 3), "topics": (64,)}.get(data, (3, 32, 32))
         with torch.device("meta"):
             make_model(model, input_shape=shape, classes=10, dropout=dropout)
     for config in configs:
@@ -97,7 +97,7 @@ def test_every_configuration_can_be_built(name, scale):
 @pytest.mark.parametrize("name", spec_names())
 def test_mini_scale_takes_minutes(name):
     spec = load_spec(name)
-    assert estimate(spec, "mini").cpu_minutes <= 30
+    assert estimate(spec, "mini").cpu_minutes <= (120 if spec.kind == "scoreboard" else 30)
     assert spec.mini.differences, "what is smaller must be said"
     assert estimate(spec, "full").runs >= estimate(spec, "mini").runs
 
@@ -157,7 +157,7 @@ def test_comparisons_have_every_optimizer_at_its_recommended_rate():
     for name in ("compare-cifar100", "compare-fashion-mnist"):
         cells = plan(load_spec(name), "mini")
         found = {c.configs[0].optimizer: c for c in cells}
-        assert set(found) == set(METHODS)
+        assert set(METHODS) - set(found) == {"nadamw", "schedule-free-adamw"}, "they are in the scoreboard"
         for optimizer, c in found.items():
             assert METHODS[optimizer].lr in values(c, "lr")
         assert {len(c.configs) for c in cells} == {3}

@@ -13,7 +13,7 @@ import pandas as pd
 from borat.lab.metrics import lower_is_better
 from borat.lab.reproduce.run import CellResult, Result
 from borat.lab.reproduce.spec import Claim
-from borat.lab.robustness import best_accuracy, is_usable
+from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
 from borat.lab.store.records import curve
 
 
@@ -101,7 +101,7 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, cells: Sequence[Cell
         return float(values.min() if lower_is_better(metric) else values.max())
     if claim.statistic == "mean":
         return float(values.sum() / len(runs))
-    return float(usable_runs(runs, cells).sum())
+    return float(usable_runs(runs, cells, metric).sum())
 
 
 def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
@@ -112,7 +112,8 @@ def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
     return statistics.fmean(values[epoch - 1] for values in curves)
 
 
-def usable_runs(runs: pd.DataFrame, cells: Sequence[CellResult]) -> pd.Series:
+def usable_runs(runs: pd.DataFrame, cells: Sequence[CellResult], metric: str) -> pd.Series:
     """Which of the runs are near the best of all methods in the column."""
-    top = best_accuracy(value for cell in cells for value in cell.runs.value[cell.runs.works])
-    return runs.works & runs.value.map(lambda value: is_usable(value, top))
+    scale = as_accuracy if lower_is_better(metric) else float
+    top = best_accuracy(scale(value) for cell in cells for value in cell.runs.value[cell.runs.works])
+    return runs.works & runs.value.map(lambda value: is_usable(scale(value), top))

@@ -21,6 +21,8 @@ class Cell:
     configs: tuple[RunConfig, ...]
     varied: tuple[str, ...]
     """The keys that have several values."""
+    default: RunConfig | None = None
+    """In a scoreboard, the configuration with the learning rate that its authors advise."""
 
 
 def plan(
@@ -49,12 +51,22 @@ def plan(
             varied = tuple(key for key, values in layer.grid.items() if len(values) > 1)
             try:
                 configs = tuple(expand(layer.settings, layer.grid))
+                default = _default(layer) if spec.kind == "scoreboard" else None
             except ValueError as error:
                 raise ValueError(f"{spec.name}, {method}, {column}: {error}") from error
-            cells.append(Cell(method, column, configs, varied))
+            if default is not None:
+                configs = tuple(dict.fromkeys((*configs, default)))
+            cells.append(Cell(method, column, configs, varied, default))
     if not cells:
         raise ValueError(f"{spec.name} has no {', '.join(methods)} in {', '.join(columns)}")
     return cells
+
+
+def _default(layer: Layer) -> RunConfig:
+    settings, grid = ({k: v for k, v in part.items() if k != "lr"} for part in (layer.settings, layer.grid))
+    if varied := [key for key, values in grid.items() if len(values) > 1]:
+        raise ValueError(f"a scoreboard tries several values of lr only, got several of {', '.join(varied)}")
+    return expand(settings, grid)[0]
 
 
 def _some(what: str, wanted: Sequence[str], known: Sequence[str]) -> Sequence[str]:
@@ -74,5 +86,5 @@ def _as_layer(changes: Mapping[str, Any]) -> Layer:
 
 
 def further_runs(spec: Spec, scale: str, cells: Sequence[Cell]) -> int:
-    """How many runs the further seeds add."""
-    return (len(spec.seeds_at(scale)) - 1) * len(cells)
+    """How many runs the further seeds add, at most: a scoreboard repeats the defaults as well."""
+    return (len(spec.seeds_at(scale)) - 1) * len(cells) * (2 if spec.kind == "scoreboard" else 1)

@@ -125,7 +125,7 @@ def _summary(result: Result) -> Table:
         cells = [cell for cell in result.cells if cell.cell.column == column]
         for cell in cells:
             works = cell.runs.value[cell.runs.works]
-            usable = cell.runs[usable_runs(cell.runs, cells)]
+            usable = cell.runs[usable_runs(cell.runs, cells, metric)]
             rows.append((
                 cell.cell.method,
                 value_text(metric, works.max()) if len(works) else DASH,
