@@ -25,7 +25,7 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 #define MULTIPLIED 2048 /* elements of one vector, which stay there while the others pass */
 #define LANES 16        /* partial sums of a product, for as many as the processor can add at once */
 
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define VECTORISED
