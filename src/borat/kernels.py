@@ -10,8 +10,8 @@ from __future__ import annotations
 import ctypes
 import zlib
 from array import array
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,18 @@ from torch import Tensor
 Array = npt.NDArray[np.float64]
 Term = tuple[float, list[Tensor]]
 """A coefficient and the tensors it applies to."""
+
+
+class Vector(list[Tensor]):
+    """The tensors of a vector, for the time of one call: where they are is looked up once."""
+
+    @cached_property
+    def addresses(self) -> bytes:
+        return _addresses(self)
+
+    @cached_property
+    def sizes(self) -> array[int]:
+        return array("q", map(Tensor.numel, self))
 
 
 class Metric(NamedTuple):
@@ -149,15 +161,15 @@ def move(
     ``old_base`` and ``last_term`` gets a copy of the base and of the last term's tensors.
     """
     assert _library is not None
-    addresses = _addresses(out)
+    addresses = _of(out)
     arguments = _Move(
         addresses,
-        addresses if base is out else _addresses(base),
-        _addresses(*(tensors for _, tensors in terms)),
+        addresses if base is out else _of(base),
+        _of_all(tensors for _, tensors in terms),
         _numbers([coefficient for coefficient, _ in terms]),
-        old_base and _addresses(old_base),
-        last_term and _addresses(last_term),
-        velocity and _addresses(velocity),
+        old_base and _of(old_base),
+        last_term and _of(last_term),
+        velocity and _of(velocity),
         decay,
         momentum,
     )
@@ -170,7 +182,7 @@ def products(left: list[Tensor], terms: Sequence[list[Tensor]]) -> Array:
     assert _library is not None
     results = (ctypes.c_double * len(terms))()
     shape = _shape(left, len(terms))
-    if _library.borat_products(ctypes.byref(shape), _addresses(left), _addresses(*terms), results):
+    if _library.borat_products(ctypes.byref(shape), _of(left), _of_all(terms), results):
         raise MemoryError("no memory for the partial sums of inner products")
     return np.array(results, dtype=np.float64)
 
@@ -204,7 +216,7 @@ def roll(
     arguments = _Roll(
         ctypes.pointer(_metric(pieces, weights, metric)),
         _numbers(coefficients),
-        keep and _addresses(keep),
+        keep and _of(keep),
         decay,
         pull,
         ratio,
@@ -217,11 +229,11 @@ def roll(
 
 def _metric(pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metric) -> _Metric:
     return _Metric(
-        _addresses(pieces[-1]),
-        _addresses(*pieces[:-1]),
-        _addresses(weights),
-        _addresses(metric.centre),
-        _addresses(metric.rms),
+        _of(pieces[-1]),
+        _of_all(pieces[:-1]),
+        _of(weights),
+        _of(metric.centre),
+        _of(metric.rms),
         metric.beta2,
         metric.correction,
         metric.eps,
@@ -229,11 +241,11 @@ def _metric(pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metri
 
 
 def _shape(tensors: list[Tensor], terms: int) -> _Shape:
-    sizes = [t.numel() for t in tensors]
+    sizes = (tensors if isinstance(tensors, Vector) else Vector(tensors)).sizes
     threads, elements = torch.get_num_threads(), sum(sizes)
     return _Shape(
         len(sizes),
-        array("q", sizes).tobytes(),
+        sizes.tobytes(),
         terms,
         _gomp_parallel if threads > 1 and elements >= _PARALLEL_FROM else None,
         threads,
@@ -242,8 +254,16 @@ def _shape(tensors: list[Tensor], terms: int) -> _Shape:
     )
 
 
-def _addresses(*lists: list[Tensor]) -> bytes:
-    return array("q", map(Tensor.data_ptr, chain(*lists))).tobytes()
+def _addresses(tensors: list[Tensor]) -> bytes:
+    return array("q", map(Tensor.data_ptr, tensors)).tobytes()
+
+
+def _of(tensors: list[Tensor]) -> bytes:
+    return tensors.addresses if isinstance(tensors, Vector) else _addresses(tensors)
+
+
+def _of_all(lists: Iterable[list[Tensor]]) -> bytes:
+    return b"".join(map(_of, lists))
 
 
 def _numbers(values: Sequence[float]) -> bytes:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from borat import sharding
+from borat.kernels import Vector
 from borat.vectors import Backend, backend_for
 
 _ORDINARY = (Tensor, torch.nn.Parameter)
@@ -76,14 +78,14 @@ class Slot:
                 state.setdefault(*each.beside)
             self._fit(each)
         self.tensors = {each.key: _plain(state[each.key]) for each in kept}
-        self._kept = [(each.key, state[each.key]) for each in kept]
+        self._kept = {each.key: state[each.key] for each in kept}
         self._made_for = (param.device, param.dtype, kept)
 
     def is_current(self, state: dict[str, Any], kept: Sequence[Kept]) -> bool:
         """Whether parameter and state are still those that the slot was made for; both can be replaced at any time."""
         if state is not self.state or (self.param.device, self.param.dtype, kept) != self._made_for:
             return False
-        return all(state.get(key) is tensor for key, tensor in self._kept)
+        return all(map(is_, map(state.get, self._kept), self._kept.values()))
 
     def keep(self, key: str, tensor: Tensor) -> None:
         """Keep a copy of a tensor like the parameter's for a while; a slot made after this has it among its own."""
@@ -151,12 +153,14 @@ class Part:
 
     def view(self, *, with_gradients: bool) -> View:
         """Where the weights and, if they are wanted, their gradients are now."""
-        weights = [slot.weights for slot in self.slots]
+        weights = Vector(slot.weights for slot in self.slots)
         are_runs = all(map(Slot.is_run, self.slots, weights))
         return View(
             self,
             weights,
-            [slot.gradient() for slot in self.slots] if with_gradients else [],
+            Vector(slot.gradient() for slot in self.slots) if with_gradients else Vector(),
+            [Vector(row) for row in self.rows],
+            {key: Vector(tensors) for key, tensors in self.kept.items()},
             backend_for(self.device, self.slots[0].dtype, are_runs),
         )
 
@@ -166,20 +170,20 @@ class View:
     """A part at the time of one call. It is dropped with the call, so that no gradient outlives ``zero_grad()``."""
 
     part: Part
-    weights: list[Tensor]
-    gradients: list[Tensor]
+    weights: Vector
+    gradients: Vector
+    rows: list[Vector]
+    """The kept gradients."""
+    kept: dict[str, Vector]
+    """What else is kept."""
     backend: Backend
 
-    def __getitem__(self, key: str) -> list[Tensor]:
-        return self.part.kept[key]
+    def __getitem__(self, key: str) -> Vector:
+        return self.kept[key]
 
     @property
     def group(self) -> int:
         return self.part.group
-
-    @property
-    def rows(self) -> list[list[Tensor]]:
-        return self.part.rows
 
 
 def partition(slots: Iterable[Slot], by: str) -> list[Part]:

@@ -1,4 +1,4 @@
-"""The C sources on random input, under AddressSanitizer and UndefinedBehaviorSanitizer; `make sanitize` goes on longer."""
+"""The C sources on random input, under two sanitizers; `make sanitize` goes on for longer."""
 
 from __future__ import annotations
 
