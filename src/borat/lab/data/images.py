@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from borat.lab.data.augment import Augmentation, channel_statistics
 from borat.lab.data.cache import cached
@@ -119,11 +120,19 @@ def _decode(name: str, spec: ImageSet, split: str, options: Options) -> Decoded:
     tensors = cached(
         options.cache,
         f"{name}-{split}",
-        (identity, tuple(columns.items()), spec.shape) if identity else None,
-        lambda: decode_split(sources, spec.image, spec.shape, spec.label_columns),
+        (identity, tuple(columns.items()), spec.shape, *filter(None, [options.image_size])) if identity else None,
+        lambda: _sized(decode_split(sources, spec.image, spec.shape, spec.label_columns), options.image_size),
     )
     coarse = tensors[spec.coarse] if spec.coarse else None
     return Decoded(tensors["images"], tensors[spec.label], coarse, tuple(source.where for source in sources))
+
+
+def _sized(tensors: dict[str, Tensor], size: int | None) -> dict[str, Tensor]:
+    """The same with images of another height and width."""
+    if size is None:
+        return tensors
+    images = functional.interpolate(tensors["images"], size=(size, size), mode="bicubic", antialias=True)
+    return {**tensors, "images": images}
 
 
 def load_digits_set(options: Options) -> Task:
