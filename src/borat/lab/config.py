@@ -33,7 +33,7 @@ SCHEDULES = (
 PRECISIONS = ("32", "64", "bf16-mixed")
 STRATEGIES = ("auto", "ddp", "fsdp")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
-LATER = ("image_size", "image_column", "label_column", "window")
+LATER = ("validation_size", "image_size", "image_column", "label_column", "window")
 """Keys that came later: a digest has them only where they are given, so that runs made before are found again."""
 
 
@@ -43,6 +43,7 @@ class RunConfig(Settings):
     data: str = "digits"
     label_noise: float = 0.0
     train_limit: int | None = None
+    validation_size: int | None = None
     augment: bool = True
     train_split: str | None = None
     glove: str | None = None

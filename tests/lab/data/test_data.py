@@ -462,3 +462,16 @@ def test_train_limit():
     task = load("digits", train_limit=100)
     assert task.description.sizes == {"train": 100, "validation": 180, "test": 359}
     assert "digits" in DATASETS
+
+
+def test_image_sets_at_another_size(tmp_path, cache):
+    images = write_set("cifar100", tmp_path)
+    arguments = {"data_dir": tmp_path, "validation_size": 5}
+    small = load("cifar100", **arguments, image_size=16)
+    assert small.description.input_shape == (3, 16, 16)
+    assert load("cifar100", **arguments).description.input_shape == (3, 32, 32), "what is kept is kept by size"
+    assert load("cifar100", **arguments, image_size=16).splits["test"].images.equal(small.splits["test"].images)
+    blocks = torch.from_numpy(images["test"]).permute(0, 3, 1, 2).float().unfold(2, 2, 2).unfold(3, 2, 2).mean((4, 5))
+    shrunk = small.splits["test"].images.float()
+    alike = torch.corrcoef(torch.stack([blocks.flatten(), shrunk.flatten()]))[0, 1]
+    assert alike > 0.9, "each pixel is about the mean of four"

@@ -116,8 +116,7 @@ def load(
         flatten: images as vectors.
         train_split: for SNLI: ``"validation"`` to train on that smaller split.
         glove: for SNLI: a text file of word vectors.
-        image_size: for ImageNet: the size of the crops, 224 unless given; for other images: the height and width to
-            bring them to.
+        image_size: the height and width to bring images to; for ImageNet: the size of the crops, 224 unless given.
         image_column: of parquet files: the column of the images, where it is not the hub's, or ``image``.
         label_column: of parquet files and ``csv``: that of the classes, where it is not the hub's, or ``label``; with
             CIFAR-100's ``coarse_label`` its twenty super-classes are the classes.

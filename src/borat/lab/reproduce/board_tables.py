@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from borat.lab.metrics import lower_is_better, metric_text, unit, value_text
-from borat.lab.reproduce.claims import usable_runs
+from borat.lab.reproduce.claims import is_near_best
 from borat.lab.reproduce.run import Result
 from borat.lab.reproduce.scoreboard import FLOOR, LOSS_SHARE, POINTS, Board, GoalLine, Score, Scores, goal_lines
 from borat.lab.reproduce.spec import Spec
@@ -87,9 +87,9 @@ def _usable(result: Result) -> Table:
         texts = []
         for column in result.columns:
             cells = [cell for cell in result.cells if cell.cell.column == column]
-            runs = next(cell.runs for cell in cells if cell.cell.method == method)
-            usable = usable_runs(runs, cells, result.spec.metric_in(column))
-            texts.append(f"{usable.sum()} of {len(runs)}")
+            settings = next(cell.settings for cell in cells if cell.cell.method == method)
+            usable = is_near_best(settings, result.spec.metric_in(column), cells)
+            texts.append(f"{usable.sum()} of {len(settings)}")
         rows.append((method, *texts))
     return Table("Usable learning rates, a factor of ten apart", ("method", *result.columns), rows)
 

@@ -1,11 +1,11 @@
 """What an experiment costs, estimated before it is run.
 
 A run reads each training example once an epoch, each validation example once an epoch without a backward pass, and the
-test set at its end. The work on an example is that of the model: the floating-point operations of a forward and a
-backward pass, counted by PyTorch on the model itself. For the GPU, they are divided by the rate that the paper's own
-table of run times implies: 51.0 s for 45,000 images by a WRN-40-4 on a TITAN Xp. On a CPU, rates differ too much
-between models, so times are measured, on one core of a 2-core x86-64 machine with AVX-512; models that were not are
-taken to have the rate of WRN-10-1.
+test set and the training set so at its end. The work on an example is that of the model: the floating-point operations
+of a forward and a backward pass, counted by PyTorch on the model itself. For the GPU, they are divided by the rate that
+the paper's own table of run times implies: 51.0 s for 45,000 images by a WRN-40-4 on a TITAN Xp. On a CPU, rates differ
+too much between models, so times are measured, on one core of a 2-core x86-64 machine with AVX-512; models that were
+not are taken to have the rate of WRN-10-1.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ GFLOP = {
     "wrn-10-1": 0.0742,
     "densenet-bc-40-40": 4.79,
     "densenet-bc-10-12": 0.0578,
+    "densenet-bc-10-24": 0.226,
     "resnet-18": 0.217,
     "infersent": 6.1,
     "infersent-64": 0.012,
@@ -43,6 +44,7 @@ CPU_MILLISECONDS = {
     "infersent-64": 1.2,
     "infersent-32": 1.1,
     "densenet-bc-10-12": 1.9,
+    "densenet-bc-10-24": 4.6,
     "gpt-2-64": 1.6,
     "ngram-6-96": 0.45,
     "mlp-64": 0.02,
@@ -105,7 +107,8 @@ def gpu_seconds(config: RunConfig) -> float:
 def cpu_seconds(config: RunConfig) -> float:
     """On one core."""
     known = CPU_MILLISECONDS.get(config.model)
-    return _examples(config) * (_gflop(config) / CPU_RATE if known is None else _pixels(config) * known / 1e3)
+    seconds = _gflop(config) / CPU_RATE if known is None else known / 1e3 * _pixels(config)
+    return _examples(config) * seconds
 
 
 def _examples(config: RunConfig) -> float:
@@ -114,7 +117,8 @@ def _examples(config: RunConfig) -> float:
     if config.data == "snli" and config.train_split == "validation":
         train, validation = validation - validation // 10, validation // 10
     train = min(train, config.train_limit or train)
-    return config.epochs * (train + FORWARD * validation) + FORWARD * test
+    validation = config.validation_size or validation
+    return config.epochs * (train + FORWARD * validation) + FORWARD * (test + train)
 
 
 def _gflop(config: RunConfig) -> float:

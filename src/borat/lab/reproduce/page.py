@@ -11,13 +11,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from borat.lab.metrics import metric_text
 from borat.lab.reproduce.board_tables import board_remarks, board_tables
 from borat.lab.reproduce.claims import Verdict, check_claims
 from borat.lab.reproduce.plan import seeds_of
 from borat.lab.reproduce.run import Result
 from borat.lab.reproduce.scoreboard import Board, make_board
 from borat.lab.reproduce.spec import Published, Spec
-from borat.lab.reproduce.tables import SECONDS, paper_row, reported_rows, runtime_table, tables
+from borat.lab.reproduce.tables import SECONDS, fit_metric, paper_row, reported_rows, runtime_table, tables
 from borat.lab.store.experiment import CheckedClaim, Experiment, Ours, ShownTable
 from borat.lab.store.run import describe_environment
 from borat.lab.tables import Table
@@ -42,10 +43,9 @@ def report(result: Result, command: str, picture: str = "") -> ResultPage:
     if result.spec.kind == "scoreboard":
         return _scoreboard_report(result, command, picture)
     shown = tables(result)
-    remarks = [*_changed(result), how_chosen(result.spec)]
+    remarks = _changed(result)
     seeds = seeds_of(result.spec, result.scale, result.changes)
-    if len(seeds) > 1:
-        remarks.append(f"± is the standard deviation over the seeds {', '.join(map(str, seeds))}.")
+    remarks += how_measured(result.spec, seeds) if result.spec.kind == "grid" else how_chosen(result.spec, seeds)
     text = as_markdown(result.spec, result.scale, shown, command, timing_text(result), remarks)
     return ResultPage(shown, text, as_experiment(result))
 
@@ -119,14 +119,29 @@ def _list(title: str, lines: Iterable[str]) -> list[str]:
     return [f"## {title}\n\n{text}"] if text else []
 
 
-def how_chosen(spec: Spec) -> str:
-    if spec.kind == "grid":
-        return "Each cell is one run, with the first seed; it is measured with the weights of the last epoch."
+def how_measured(spec: Spec, seeds: Sequence[int]) -> list[str]:
+    """The cells of a grid."""
+    one = "one run" if len(seeds) == 1 else f"the mean over the seeds {_listed(seeds)}, and diverged if one of them has"
+    fitted = metric_text(fit_metric(spec)).removesuffix(", %")
+    return [
+        f"Each cell is {one}; it is measured with the weights after the last epoch, or their average where that is the "
+        "result of a method.",
+        f"The {fitted} is measured in the same way, on all training examples with the labels that are trained on.",
+    ]
+
+
+def how_chosen(spec: Spec, seeds: Sequence[int]) -> list[str]:
     on = spec.select_on.replace("_", " ")
-    return (
+    chosen = (
         f"Chosen is the configuration with the best {on} after its last epoch, with the first seed; what is shown is "
         "measured with the weights of the last epoch (the authors' code tests those of the best epoch)."
     )
+    spread = f"± is the standard deviation over the seeds {_listed(seeds)}."
+    return [chosen, spread] if len(seeds) > 1 else [chosen]
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
 
 
 def timing_text(result: Result) -> str:

@@ -3,7 +3,7 @@
 A file holds the protocol, the published numbers and, in tables named ``mini``, what to change for two CPU cores:
 
     title, source, question, needs, protocol, notes    in words
-    kind        "table" (the best configuration of each method), "grid" (all of them), "curves", "runtime", or
+    kind        "table" (the best configuration of each method), "grid" (all, with all seeds), "curves", "runtime", or
                 "scoreboard" (each method at the learning rate its authors advise, and at the best of its grid)
     metric, select_on, seeds
     [base]      keys of a run's configuration

@@ -4,7 +4,7 @@ How the best is chosen: all configurations of a method are trained with the firs
 ``select_on`` after its last epoch is chosen, and trained with the further seeds; its ``metric`` after the last epoch,
 as a mean over the seeds, is the result. Runs that diverged are never chosen. A scoreboard also trains the configuration
 with the learning rate that the method's authors advise with all seeds. The authors' code tests the weights of
-the best epoch instead of the last.
+the best epoch instead of the last. In a grid, all configurations are trained with all seeds, and means are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from borat.lab import data
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS, best
-from borat.lab.reproduce.plan import Cell, plan, seeds_of
+from borat.lab.reproduce.plan import Cell, further_seeds, plan
 from borat.lab.reproduce.spec import Spec
 from borat.lab.store.records import as_table
 from borat.lab.store.run import Metrics, Run
@@ -41,7 +41,7 @@ class CellResult:
 
     cell: Cell
     runs: pd.DataFrame
-    """All configurations, in order."""
+    """All configurations, in order; in a grid with each seed."""
     chosen: pd.DataFrame
     """The best configuration with each seed; empty if none worked."""
     defaults: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -51,6 +51,11 @@ class CellResult:
     def config(self) -> RunConfig | None:
         """The chosen configuration with the first seed."""
         return next((c for c in self.cell.configs if c.digest in self.chosen.index), None)
+
+    @property
+    def settings(self) -> pd.DataFrame:
+        """One row for each configuration but for its seed: the means of what was measured; it works if all seeds do."""
+        return _over_seeds(self.runs, self.cell.configs)
 
     @property
     def values(self) -> pd.Series:
@@ -127,7 +132,7 @@ def reproduce(
         outcomes = run_configs(unique, folder, data_dir=data_dir, engine=engine, watch=watch)
         return read_results(folder, unique, [outcome.error for outcome in outcomes])
 
-    others = seeds_of(spec, scale, changes)[1:]
+    others = further_seeds(spec, scale, changes)
     runs = run([config for cell in cells for config in cell.configs])
     wanted = {cell: choose(spec, cell, runs) for cell in cells}
     repeated = [c.replace(seed=s) for cell in cells for c in (*wanted[cell], *_defaults(cell)) for s in others]
@@ -174,15 +179,31 @@ def _rows(spec: Spec, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfi
     return judged(rows, spec.metric_in(cell.column), spec.select_on_in(cell.column))
 
 
+def _setting(config: RunConfig) -> str:
+    """What runs that differ in nothing but their seed have in common."""
+    return config.replace(seed=0).digest
+
+
+def _over_seeds(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+    """One row for each setting, called by it, with means; other columns are those of its first run."""
+    settings = [_setting(config) for config in configs]
+    seeds = runs.groupby(settings, sort=False)
+    numbers = [name for name in (*METRICS, "value", "score") if name in runs]
+    means = {name: seeds[name].agg(lambda values: values.mean(skipna=False)) for name in numbers}
+    status = seeds.status.agg(lambda found: next((each for each in found if each != "finished"), "finished"))
+    first = seeds.nth(0).set_axis(list(dict.fromkeys(settings)))
+    return first.assign(**means, status=status, works=seeds.works.all())
+
+
 def missing_runs(spec: Spec, scale: str, folder: Path, **chosen: Any) -> list[RunConfig]:
-    """What is still to be trained; the further seeds are known when all runs with the first are done."""
+    """What is still to be trained; what the further seeds are needed for is known when all other runs are done."""
     cells = plan(spec, scale, **chosen)
     configs = [config for cell in cells for config in cell.configs]
     if missing := [config for config in dict.fromkeys(configs) if not _is_done(folder, config)]:
         return missing
     runs = read_results(folder, list(dict.fromkeys(configs)))
     repeated = dict.fromkeys(c for cell in cells for c in (*choose(spec, cell, runs), *_defaults(cell)))
-    seeds = seeds_of(spec, scale, chosen.get("changes"))[1:]
+    seeds = further_seeds(spec, scale, chosen.get("changes"))
     return [c for config in repeated for seed in seeds if not _is_done(folder, c := config.replace(seed=seed))]
 
 
@@ -205,8 +226,8 @@ def check_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
 
 
 def choose(spec: Spec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
-    """The best configuration, if any works."""
-    rows = _rows(spec, cell, runs, cell.configs)
-    working = [config for config in cell.configs if rows.works[config.digest]]
-    chosen = best(working, lambda config: float(rows.score[config.digest]), spec.select_on_in(cell.column))
-    return [] if chosen is None else [chosen]
+    """The best configuration, if any works; in a grid with each seed."""
+    settings = _over_seeds(_rows(spec, cell, runs, cell.configs), cell.configs)
+    working = settings.index[settings.works]
+    chosen = best(working, lambda setting: float(settings.score[setting]), spec.select_on_in(cell.column))
+    return [config for config in cell.configs if _setting(config) == chosen]

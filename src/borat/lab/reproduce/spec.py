@@ -58,7 +58,8 @@ class Claim(Settings):
 
     The ``statistic`` of a method is its ``value`` in the table; in a grid it is the ``best`` or the ``mean`` over the
     cells, or the number of ``usable`` cells (see :mod:`borat.lab.robustness`). ``where`` keeps the cells with these
-    values of these keys only. In a mean of accuracies, a run that diverged counts as 0.
+    values of these keys only. A cell is the mean over the seeds, and not usable if one diverged. In a mean over cells,
+    a run that diverged has an accuracy of 0, or an infinite loss.
 
     Each group of methods in ``order`` must be at least as good as the next, that is its worst as the other's best, by
     ``margin`` or ``factor``; without these, the first must be better than the last. Or each method must reach
