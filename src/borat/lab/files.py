@@ -31,10 +31,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder and try to write in it, before something is started that needs it."""
+    """Try to write in a folder, or where it would be made, before something is started that needs it."""
+    place = folder.absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        tempfile.TemporaryFile(dir=next(path for path in (place, *place.parents) if path.exists())).close()
     except OSError as error:
         if error.errno == errno.ENOSPC:  # says enough
             raise

@@ -170,13 +170,22 @@ def test_only_other_errors_are_mistakes(number):
     assert isinstance(refusal(ValueError("lr must be positive")), typer.BadParameter)
 
 
+@pytest.mark.parametrize("command", ["train", "sweep"])
 @pytest.mark.parametrize("out", ["file", "file/runs"])
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, out):
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, out, command):
+    """Before the data, which are not there either."""
     (tmp_path / "file").write_text("")
-    result = invoke("sweep", "--lr", "1,2", "--out", str(tmp_path / out))
+    flags = ["--data", "cifar10", "--data-dir", str(tmp_path)] if command == "train" else []
+    result = invoke(command, "--lr", "1", *flags, "--out", str(tmp_path / out))
     assert result.exit_code == 2
-    assert f"the folder {tmp_path / out} cannot be written" in result.output
+    folder = tmp_path / out / RunConfig(data="cifar10", lr=1.0).digest if command == "train" else tmp_path / out
+    assert f"the folder {folder} cannot be written" in result.output
     assert "logs" not in result.output
+
+
+@pytest.mark.parametrize("out", ["file", "file/runs"])
+def test_no_worker_is_started_for_a_folder_that_cannot_be_written(tmp_path, out):
+    (tmp_path / "file").write_text("")
 
     class Unused(LocalEngine):
         def run(self, calls):
