@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import torch
 from borat.lab.config import Execution
 from borat.lab.store.run import Run
 from borat.lab.training.train import Interrupted, train
-from processes import count_group, start_warm, wait_until
+from processes import count_group, free_port, start_warm, wait_until
 from train_worker import CONFIG, config_of, train_pairs
 
 PAIRS = (
@@ -33,12 +32,6 @@ PAIRS = (
     "ddp:schedule-free",
     "fsdp:adam",
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start_on_one(folder: Path, optimizer: str) -> None:
