@@ -385,7 +385,7 @@ def test_step_without_gradients_does_nothing(cls, kwargs, gradient):
 def test_resumes_at_every_position_of_the_bundle(cls, kwargs):
     params, points = fresh(), run(cls, kwargs, fresh())
     opt = cls(params, **kwargs)
-    for t in range(2 * opt.bundle_size):
+    for t in range(opt.bundle_size + 1):
         file = io.BytesIO()
         torch.save((params, opt.state_dict()), file)
         for named in (False, True):
@@ -487,7 +487,7 @@ def test_forms_of_params(cls, kwargs, form):
 
 @over_inputs(lambda kwargs: has_cap(kwargs) and "constraint" not in kwargs, of=(BORAT, ALIG))
 def test_group_that_comes_late_had_no_lr_before(cls, kwargs):
-    for start in range(2 * kwargs.get("bundle_size", 3)):
+    for start in range(kwargs.get("bundle_size", 3) + 1):
         params, twin = fresh(torch.float64), fresh(torch.float64)
         opt = cls(params[:1], **kwargs)
         other = cls([{"params": twin[0]}, {"params": twin[1], "lr": 0.0}], **kwargs)
