@@ -21,14 +21,6 @@ from borat.lab.training.objective import SequenceLoss
 CIFAR, DIGITS, GREY = (3, 32, 32), (1, 8, 8), (1, 28, 28)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def on_meta(name, **arguments):
     with torch.device("meta"):
         return make_model(name, **arguments)

@@ -107,11 +107,8 @@ def holder(folder: Path) -> int:
 def uninterrupted(tmp_path_factory) -> Path:
     """The four runs, one after the other and without any sweep."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     for config in CONFIGS:
         assert train(config, folder / config.digest).status == "finished"
-    torch.set_num_threads(threads)
     return folder
 
 
