@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from borat import BORAT
+from borat import FreeBORAT
 
 
 def main():
@@ -20,7 +20,7 @@ def main():
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    borat = BORAT(net.parameters(), lr=1.0, bundle_size=3)
+    borat = FreeBORAT(net.parameters())
     model, optimizer, batches = accelerator.prepare(net, borat, DataLoader(train, 32, shuffle=True))
 
     for _ in range(5):

@@ -8,7 +8,7 @@ import tempfile
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
 
-from borat import BORAT
+from borat import FreeBORAT
 from borat.integrations.huggingface import BoratTrainer
 
 
@@ -36,7 +36,7 @@ def main():
             ),
             train_dataset=rows[:15],
             eval_dataset=rows[15:],
-            optimizer_cls_and_kwargs=(BORAT, {"lr": 1.0, "bundle_size": 3}),
+            optimizer_cls_and_kwargs=(FreeBORAT, {}),
         )
         before = trainer.evaluate()["eval_loss"]
         trainer.train()

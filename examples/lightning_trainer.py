@@ -1,4 +1,4 @@
-"""Lightning's Trainer: one callback tells BORAT the loss, and validates and saves at the centre.
+"""Lightning's Trainer: one callback tells FreeBORAT the loss, and validates and saves at its result.
 
 python examples/lightning_trainer.py
 """
@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from borat import BORAT
+from borat import FreeBORAT
 from borat.integrations.lightning import BoratCallback
 
 
@@ -29,7 +29,7 @@ class Digits(lightning.LightningModule):
         self.log("accuracy", (self.net(x).argmax(1) == y).float().mean())
 
     def configure_optimizers(self):
-        return BORAT(self.parameters(), lr=1.0, bundle_size=3)
+        return FreeBORAT(self.parameters())
 
 
 def main():

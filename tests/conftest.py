@@ -13,7 +13,16 @@ settings.load_profile("borat")
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
-LONG = ("test_distributed", "test_examples", "test_ray", "test_sweep", "test_train", "test_train_devices")
+LONG = (
+    "test_distributed",
+    "test_edges",
+    "test_examples",
+    "test_package",
+    "test_ray",
+    "test_sweep",
+    "test_train",
+    "test_train_devices",
+)
 """Files that take a minute or so."""
 
 

@@ -123,13 +123,18 @@ def test_nonconvex_example_in_one_update(lr):
 def test_interpolation_to_machine_precision(bundle_size, lr):
     model, loss_of = least_squares()
     optimizer = BORAT(model.parameters(), lr, bundle_size, momentum=0.0)
+    largest = math.inf
     for i in range(4000):
         optimizer.zero_grad()
         loss = loss_of(i)
         loss.backward()
         optimizer.step(loss=loss)
-    optimizer.flush()
-    assert max(loss_of(i).item() for i in range(5)) < 1e-20
+        if i % 100 == 99:
+            optimizer.flush()
+            largest = max(loss_of(i).item() for i in range(5))
+            if largest < 1e-20:
+                break
+    assert largest < 1e-20
 
 
 @pytest.mark.parametrize("bundle_size", [2, 3, 5])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import sys
 import time
 import traceback
 import warnings
@@ -444,7 +443,3 @@ def main(rank: int, world: int, names: list[str], folder: Path) -> None:
     dist.destroy_process_group()
     time.sleep(0.5)  # PyTorch aborts if the interpreter ends while a thread of gloo still gives a tensor back
     (folder / f"results-{rank}.pickle").write_bytes(pickle.dumps(results))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:], Path(sys.argv[3]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,32 +16,26 @@ from distributed_checks import (
     checkpoint_run,
     classes,
     load_checkpoint,
+    main,
     position,
     save_checkpoint,
     train,
 )
+from processes import start_warm
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # checkpoints of a single process
-
-WORKER = Path(__file__).with_name("distributed_checks.py")
-HELPERS = Path(__file__).parents[1] / "helpers"
 
 
 def run(world: int, names: list[str], folder: Path) -> list[dict]:
     """Run checks in ``world`` processes; the outcome of each check in each process."""
-    path = os.pathsep.join(filter(None, (str(HELPERS), os.environ.get("PYTHONPATH"))))
-    workers = [
-        subprocess.Popen(
-            [sys.executable, WORKER, str(rank), str(world), str(folder), *names], env={**os.environ, "PYTHONPATH": path}
-        )
-        for rank in range(world)
-    ]
+    workers = [start_warm(main, rank, world, names, folder) for rank in range(world)]
     try:
-        codes = [worker.wait(timeout=300) for worker in workers]
+        for worker in workers:
+            worker.join(timeout=300)
     finally:
         for worker in workers:
             worker.kill()
-    assert codes == [0] * world
+    assert [worker.exitcode for worker in workers] == [0] * world
     return [pickle.loads((folder / f"results-{rank}.pickle").read_bytes()) for rank in range(world)]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -35,35 +36,61 @@ def _call_in(variables: dict[str, str], target: Callable[..., object], *argument
     target(*arguments)
 
 
-def command(*words: str) -> None:
-    """The command ``borat``, to be started warm; what it says is lost."""
-    from borat.lab.cli import app
-
-    with open(os.devnull, "w") as nowhere:  # noqa: PTH123
-        os.dup2(nowhere.fileno(), 1)
-    app([*words])
+def start_borat(*words: str, output: str | Path = os.devnull, **environment: str) -> BaseProcess:
+    """The command ``borat``, started warm; what it says goes to a file, which may be a terminal."""
+    return start_warm(_borat, words, output, **environment)
 
 
-def run_program(code: str, folder: Path) -> str:
-    """Run code as a program in a folder and a process of its own; what it printed.
-
-    The process is forked from one that has imported the large libraries, which takes longer than most programs do.
-    """
-    process = start_warm(_run_here, code, folder)
-    process.join(timeout=300)
+def ended(process: BaseProcess, seconds: float = 120.0) -> int | None:
+    """The exit code of a process that ends by itself, or else is ended."""
+    process.join(timeout=seconds)
     process.kill()
+    return process.exitcode
+
+
+def _borat(words: Sequence[str], output: str | Path) -> None:
+    from borat.__main__ import main
+
+    _say(output, 1, 2)
+    sys.argv = ["borat", *words]
+    main()
+
+
+def _say(path: str | Path, *streams: int) -> None:
+    with open(path, "w") as file:  # noqa: PTH123
+        for stream in streams:
+            os.dup2(file.fileno(), stream)
+
+
+def start_program(code: str, folder: Path, *words: str, **environment: str) -> BaseProcess:
+    """Run code as a program in a folder and a process of its own, which need not import the large libraries."""
+    return start_warm(_run_here, code, folder, words, **environment)
+
+
+def output_of(program: BaseProcess, folder: Path) -> str:
+    """What a program printed that was started in a folder, once it is done."""
+    code = ended(program, 300.0)
     said, complaints = ((folder / name).read_text(encoding="utf-8") for name in ("stdout.txt", "stderr.txt"))
-    assert process.exitcode == 0, complaints
+    assert code == 0, complaints
     return said
 
 
-def _run_here(code: str, folder: Path) -> None:
+def run_program(code: str, folder: Path, *words: str) -> str:
+    return output_of(start_program(code, folder, *words), folder)
+
+
+def _run_here(code: str, folder: Path, words: Sequence[str]) -> None:
     os.chdir(folder)
-    sys.argv = ["program"]
-    for stream, name in ((1, "stdout.txt"), (2, "stderr.txt")):
-        with open(name, "w") as file:  # noqa: PTH123
-            os.dup2(file.fileno(), stream)
+    sys.argv = ["program", *words]
+    _say("stdout.txt", 1)
+    _say("stderr.txt", 2)
     exec(compile(code, "program", "exec"), {"__name__": "__main__"})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:

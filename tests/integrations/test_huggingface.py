@@ -20,6 +20,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from borat.integrations import unwrap  # noqa: E402
 from borat.integrations.huggingface import BoratMixin, BoratTrainer  # noqa: E402
+from trainers import huggingface_arguments  # noqa: E402
 
 STEPS = 7
 
@@ -53,15 +54,6 @@ def sentences(count=STEPS * 4):
     return [{"input_ids": x, "labels": y} for x, y in zip(tokens, labels, strict=True)]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """The models are too small for more, and the results then do not depend on the machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def point(model):
     return parameters_to_vector(model.parameters()).detach().clone()
 
@@ -85,22 +77,7 @@ def by_hand(model, data, make=BORAT5, batch_size=4):
 
 
 def trainer_of(model, tmp_path, make=BORAT5, kind=BoratTrainer, data=None, **options):
-    arguments = transformers.TrainingArguments(
-        **{
-            "output_dir": tmp_path,
-            "per_device_train_batch_size": 4,
-            "num_train_epochs": 1,
-            "train_sampling_strategy": "sequential",
-            "lr_scheduler_type": "constant",
-            "max_grad_norm": 0,
-            "report_to": [],
-            "save_strategy": "no",
-            "logging_strategy": "no",
-            "disable_tqdm": True,
-            "use_cpu": True,
-            **options,
-        }
-    )
+    arguments = huggingface_arguments(tmp_path, 4, **options)
     return kind(
         model=model,
         args=arguments,

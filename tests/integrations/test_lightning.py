@@ -83,15 +83,6 @@ class Module(lightning.LightningModule):
         return self.make(self.parameters(), lr=1.0)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """The models are too small for more, and the results then do not depend on the machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def point(model):
     return parameters_to_vector(model.parameters()).detach().clone()
 

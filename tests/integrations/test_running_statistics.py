@@ -15,12 +15,13 @@ from borat.batchnorm import measure_again
 from problems import batches
 
 lightning = pytest.importorskip("lightning", reason="needs the trainers extra")
-transformers = pytest.importorskip("transformers", reason="needs the trainers extra")
+pytest.importorskip("transformers", reason="needs the trainers extra")
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 
 from borat.integrations.huggingface import BoratTrainer  # noqa: E402
 from borat.integrations.lightning import BoratCallback  # noqa: E402
+from trainers import huggingface_arguments  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec.*is deprecated:FutureWarning"),
@@ -222,22 +223,7 @@ class Noting(BoratTrainer):
 
 
 def train_huggingface(model, tmp_path, checkpoint=None, **options):
-    arguments = transformers.TrainingArguments(
-        **{
-            "output_dir": tmp_path,
-            "per_device_train_batch_size": 8,
-            "num_train_epochs": 1,
-            "train_sampling_strategy": "sequential",
-            "lr_scheduler_type": "constant",
-            "max_grad_norm": 0,
-            "report_to": [],
-            "save_strategy": "no",
-            "logging_strategy": "no",
-            "disable_tqdm": True,
-            "use_cpu": True,
-            **options,
-        }
-    )
+    arguments = huggingface_arguments(tmp_path, 8, **options)
     rows = [{"x": x, "labels": y} for batch in DATA for x, y in zip(*batch, strict=True)]
     trainer = Noting(model, arguments, train_dataset=rows, eval_dataset=rows[:2], optimizers=(free(model), None))
     trainer.evaluated = []

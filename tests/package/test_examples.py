@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import run_program
+from processes import free_port, output_of, run_program, start_program
 
 FOLDER = Path(__file__).parents[2] / "examples"
 PACKAGES = {
@@ -22,10 +22,14 @@ PACKAGES = {
 }
 
 
-def run(name, tmp_path):
-    for package in PACKAGES[name]:
+def code_of(name):
+    return (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+
+
+def run(name, tmp_path, *words):
+    for package in PACKAGES.get(name, []):
         pytest.importorskip(package, reason="needs the lab or trainers extra")
-    return run_program((FOLDER / f"{name}.py").read_text(encoding="utf-8"), tmp_path)
+    return run_program(code_of(name), tmp_path, *words)
 
 
 @pytest.mark.parametrize("name", ["accelerate_loop", "fabric", "lightning_trainer"])
@@ -42,9 +46,9 @@ def test_language_model_learns_to_count(tmp_path):
 def test_transformer_learns_and_goes_on_to_the_bit(tmp_path):
     """In one go, and in two."""
     (tmp_path / "parts").mkdir()
-    once = run_script([sys.executable], "transformer", tmp_path, "--steps", "30").splitlines()
-    run_script([sys.executable], "transformer", tmp_path / "parts", "--steps", "12")
-    twice = run_script([sys.executable], "transformer", tmp_path / "parts", "--steps", "30").splitlines()
+    once = run("transformer", tmp_path, "--steps", "30").splitlines()
+    run("transformer", tmp_path / "parts", "--steps", "12")
+    twice = run("transformer", tmp_path / "parts", "--steps", "30").splitlines()
     assert twice[0].startswith("step 12: ")
     assert twice[-1] == once[-1], "the same test loss"
     first, last = (float(line.split()[-1]) for line in (once[0], once[-1]))
@@ -68,12 +72,27 @@ def test_sweep_is_not_repeated(tmp_path):
     assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
 
 
-@pytest.mark.parametrize("options", [[], ["--fsdp"]])
-def test_torchrun_on_two_processes(options, tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    said = run_script(torchrun, "distributed_torchrun", tmp_path, *options)
+def assert_two_have_learned(said):
     accuracy = re.search(r"2 processes, accuracy on the training data ([\d.]+) %", said)
     assert float(accuracy[1]) > 95
+
+
+def test_torchrun_on_two_processes(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    assert_two_have_learned(run_script(torchrun, "distributed_torchrun", tmp_path))
+
+
+def test_shards_on_two_processes(tmp_path):
+    """Told what torchrun tells them."""
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    folders = [tmp_path / rank for rank in "01"]
+    for folder in folders:
+        folder.mkdir()
+    code = code_of("distributed_torchrun")
+    both = [start_program(code, folder, "--fsdp", RANK=folder.name, **common) for folder in folders]
+    said, silence = map(output_of, both, folders)
+    assert_two_have_learned(said)
+    assert not silence
 
 
 def run_script(launcher, name, tmp_path, *options):

@@ -31,10 +31,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder and try to write in it, before something is started that needs it."""
+    """Try to write in a folder, or where it would be made, before something is started that needs it."""
+    place = folder.absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        tempfile.TemporaryFile(dir=next(path for path in (place, *place.parents) if path.exists())).close()
     except OSError as error:
         if error.errno == errno.ENOSPC:  # says enough
             raise
@@ -77,7 +77,16 @@ def pick(what: str, name: str, known: Iterable[str]) -> str:
     known = list(known)
     if name in known:
         return name
-    lower = {other.lower(): other for other in known}
-    near = difflib.get_close_matches(name.lower(), lower, 1)
-    hint = f"did you mean {lower[near[0]]!r}?" if near else f"known are {', '.join(known)}"
-    raise ValueError(f"unknown {what} {name!r}; {hint}")
+    raise unknown(what, name, known)
+
+
+def unknown(what: str, name: str, known: Iterable[str], *, forms: Iterable[str] = ()) -> ValueError:
+    """The error for a name that nobody knows: it tells the nearest one, or all.
+
+    Where the known names are examples of some forms, it tells the nearest one, however far it is, and the forms.
+    """
+    lower, shapes = {other.lower(): other for other in known}, ", ".join(forms)
+    near = difflib.get_close_matches(name.lower(), lower, 1, cutoff=0.0 if shapes else 0.6)
+    hint = f"did you mean {lower[near[0]]!r}?" if near else f"known are {', '.join(lower.values()) or 'none'}"
+    more = f" Names have one of the forms {shapes}" if shapes else ""
+    return ValueError(f"unknown {what} {name!r}; {hint}{more}")

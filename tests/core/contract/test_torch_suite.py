@@ -331,6 +331,7 @@ def test_load_state_dict_hooks(cls, taken):
     assert_same(train(other, twin, range(3, 9)), train(opt, params, range(3, 9)))
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter in .scheduler.step")  # SequentialLR's own, up to PyTorch 2.6
 @over_classes
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_schedulers(cls, name):
@@ -340,22 +341,28 @@ def test_schedulers(cls, name):
         params, rates, momenta = fresh(), set(), set()
         before = total_loss(params)
         opt = cls(params, lr=lr) if cls is FreeBORAT else cls(params, lr=lr, momentum=0.5)
+        sgd = torch.optim.SGD(fresh(), lr=copy.deepcopy(lr), momentum=0.5)
         scheduler, group = SCHEDULERS[name](opt), opt.param_groups[0]
+        of_sgd, theirs = SCHEDULERS[name](sgd), sgd.param_groups[0]
         for t in range(24):
             if opt.bundle_position == 0:
                 opened_with = float(group["lr"])
             train(opt, params, [t])
             assert opt.bundle_position or opt.last_step.lr == opened_with
-            scheduler.step(*([1.0] if name == "plateau" else []))
+            sgd.step()
+            for each in (scheduler, of_sgd):
+                each.step(*([1.0] if name == "plateau" else []))
+            assert type(group["lr"]) is type(theirs["lr"])
+            assert group["lr"] == theirs["lr"]
             rates.add(float(group["lr"]))
             momenta.add(group["betas"][0] if cls is FreeBORAT else group["momentum"])
         assert len(rates) > 3
         assert (len(momenta) > 3) == (name == "one cycle, momentum")
-        assert isinstance(group["lr"], type(lr))
         opt.eval()
         assert total_loss(params) < goal * before
         points.append(values(params))
-    assert_close_to(*points)
+    if name != "sequential" or not torch.__version__.startswith("2.6."):  # it spoils a tensor that is the initial rate
+        assert_close_to(*points)
 
 
 @over_inputs(has_cap)
@@ -385,7 +392,7 @@ def test_step_without_gradients_does_nothing(cls, kwargs, gradient):
 def test_resumes_at_every_position_of_the_bundle(cls, kwargs):
     params, points = fresh(), run(cls, kwargs, fresh())
     opt = cls(params, **kwargs)
-    for t in range(2 * opt.bundle_size):
+    for t in range(opt.bundle_size + 1):
         file = io.BytesIO()
         torch.save((params, opt.state_dict()), file)
         for named in (False, True):
@@ -487,7 +494,7 @@ def test_forms_of_params(cls, kwargs, form):
 
 @over_inputs(lambda kwargs: has_cap(kwargs) and "constraint" not in kwargs, of=(BORAT, ALIG))
 def test_group_that_comes_late_had_no_lr_before(cls, kwargs):
-    for start in range(2 * kwargs.get("bundle_size", 3)):
+    for start in range(kwargs.get("bundle_size", 3) + 1):
         params, twin = fresh(torch.float64), fresh(torch.float64)
         opt = cls(params[:1], **kwargs)
         other = cls([{"params": twin[0]}, {"params": twin[1], "lr": 0.0}], **kwargs)

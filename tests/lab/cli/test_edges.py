@@ -7,10 +7,11 @@ import io
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from borat.lab.store.run import Run
 from borat.lab.sweeps.engines.local import LocalEngine
 from borat.lab.sweeps.sweep import run_configs, sweep
 from borat.lab.training.train import train
-from processes import wait_until
+from processes import ended, start_borat, wait_until
 
 BORAT = [sys.executable, "-m", "borat"]
 RATES = ("0.001", "0.01", "0.1", "1.0", "10.0", "100.0", "1000.0", "10000.0")
@@ -64,11 +65,6 @@ main()
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
-
-
-def test_optimizers_do_not_import_the_compiler():
-    program = "import sys, borat; borat.BORAT; borat.FreeBORAT; assert 'torch._dynamo' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # Runs that are shorter than a bundle
@@ -170,13 +166,22 @@ def test_only_other_errors_are_mistakes(number):
     assert isinstance(refusal(ValueError("lr must be positive")), typer.BadParameter)
 
 
+@pytest.mark.parametrize("command", ["train", "sweep"])
 @pytest.mark.parametrize("out", ["file", "file/runs"])
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, out):
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, out, command):
+    """Before the data, which are not there either."""
     (tmp_path / "file").write_text("")
-    result = invoke("sweep", "--lr", "1,2", "--out", str(tmp_path / out))
+    flags = ["--data", "cifar10", "--data-dir", str(tmp_path)] if command == "train" else []
+    result = invoke(command, "--lr", "1", *flags, "--out", str(tmp_path / out))
     assert result.exit_code == 2
-    assert f"the folder {tmp_path / out} cannot be written" in result.output
+    folder = tmp_path / out / RunConfig(data="cifar10", lr=1.0).digest if command == "train" else tmp_path / out
+    assert f"the folder {folder} cannot be written" in result.output
     assert "logs" not in result.output
+
+
+@pytest.mark.parametrize("out", ["file", "file/runs"])
+def test_no_worker_is_started_for_a_folder_that_cannot_be_written(tmp_path, out):
+    (tmp_path / "file").write_text("")
 
     class Unused(LocalEngine):
         def run(self, calls):
@@ -190,47 +195,35 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_p
 # Ctrl-C
 
 
-def stop(process: subprocess.Popen) -> tuple[int, str]:
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=120)
-    return process.returncode, said
-
-
-@pytest.fixture
-def start(tmp_path):
-    started = []
-
-    def start(*command: str) -> subprocess.Popen:
-        process = subprocess.Popen(
-            [*BORAT, *command, "--out", str(tmp_path / "runs")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks into a process")
-@pytest.mark.parametrize("library", ["_multiarray_umath", "libtorch_cpu"])
-@pytest.mark.parametrize("command", [("train", "--epochs", "9999"), ("sweep", "--epochs", "9999", "--lr", "1,2")])
-def test_ctrl_c_in_the_first_seconds_is_one_line(start, command, library):
-    process = start(*command)
-    wait_until(lambda: library in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"))
-    code, said = stop(process)
-    assert code == 130
+@pytest.mark.parametrize(
+    ("command", "library"),
+    [
+        (("train", "--epochs", "9999"), "libtorch_cpu"),
+        (("sweep", "--epochs", "9999", "--lr", "1,2"), "_multiarray_umath"),
+    ],
+)
+def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, command, library):
+    words = [*BORAT, *command, "--out", str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            wait_until(lambda: library in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"))
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130
     assert said == "stopped; the same command starts again\n"
 
 
-def test_ctrl_c_later_is_one_line(start, tmp_path):
-    process = start("train", "--epochs", "9999")
-    wait_until(lambda: list(tmp_path.glob("runs/*/metrics.json")))
-    code, said = stop(process)
+def test_ctrl_c_later_is_one_line(tmp_path):
+    process = start_borat("train", "--epochs", "9999", "--out", str(tmp_path / "runs"), output=tmp_path / "said.txt")
+    try:
+        wait_until(lambda: list(tmp_path.glob("runs/*/metrics.json")))
+        os.kill(process.pid, signal.SIGINT)
+    finally:
+        code = ended(process)
+    said = (tmp_path / "said.txt").read_text()
     assert code == 130
     assert re.fullmatch(rf"stopped at epoch \d+, batch \d+; resume to continue \(in {tmp_path}/runs/\w+\)\n", said)
 
@@ -268,6 +261,7 @@ def watch_ports(command: list[str], **options) -> tuple[set[str], str]:
     with subprocess.Popen([*BORAT, *command], start_new_session=True, **files, **options) as process:
         while process.poll() is None:
             found |= listening(process)
+            time.sleep(0.05)
         said = process.stdout.read()
     assert process.returncode == 0, said
     return found, said
@@ -300,16 +294,22 @@ def test_ray_on_this_machine_listens_for_no_other(tmp_path):
 def in_terminal(columns: int, *arguments: str) -> str:
     """What a command shows in a terminal of so many columns that wants no colours."""
     leader, terminal = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
+    environment = {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
+    process = start_borat(*arguments, output=os.ttyname(terminal), **environment)
     said = b""
-    with subprocess.Popen([*BORAT, *arguments], stdout=terminal, stderr=terminal, env=environment) as process:
-        os.close(terminal)
-        with suppress(OSError):  # how a terminal says that all is read
-            while True:
-                said += os.read(leader, 65536)
+    while process.is_alive() or select.select([leader], [], [], 0.0)[0]:
+        if select.select([leader], [], [], 0.1)[0]:
+            said += os.read(leader, 65536)
+    os.close(terminal)
     os.close(leader)
-    assert process.returncode == 0, said
+    assert process.exitcode == 0, said
     return said.decode().replace("\r\n", "\n")
+
+
+def in_file(path: Path, *arguments: str, **environment: str) -> str:
+    process = start_borat(*arguments, output=path, **environment)
+    assert ended(process) == 0, path.read_text()
+    return path.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -332,10 +332,10 @@ def test_a_sweep_in_60_columns(grid, count):
     assert max(len(line) for line in shown.splitlines() if "runs are in" not in line) <= 60
 
 
-def test_a_sweep_in_a_file(grid):
-    command = [*BORAT, "sweep", "--epochs", "2", "--lr", ",".join(RATES), "--out", str(grid)]
-    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+def test_a_sweep_in_a_file(grid, tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    command = ["sweep", "--epochs", "2", "--lr", ",".join(RATES), "--out", str(grid)]
+    said = in_file(tmp_path / "said.txt", *command)
     assert f"{len(RATES)} of {len(RATES)} runs are in {grid}\n" in said
     (row,) = (line for line in said.splitlines() if "BORAT3" in line)
     assert row.count("50.0 %") == len(RATES), "the table is not folded"
@@ -359,10 +359,8 @@ def test_training_in_60_columns_and_in_a_file(tmp_path):
     bars = [line for line in re.split(r"[\r\n]|\x1b\[[0-9?]*[a-zA-Z]", said) if line.startswith("epoch")]
     assert any(re.match(r"epoch \d+ of 30  accuracy [\d.]+ % .*\d+/300 ", bar) for bar in bars), bars
     assert all(len(bar) <= 60 and "…" not in bar for bar in bars)
-    piped = subprocess.run(
-        [*BORAT, "train", *flags, str(tmp_path / "pipe")], capture_output=True, text=True, check=True
-    )
+    piped = in_file(tmp_path / "said.txt", "train", *flags, str(tmp_path / "pipe"))
     assert re.fullmatch(
         rf"finished after 30 epochs: test loss [\d.]+, test accuracy [\d.]+\nkept in {tmp_path}/pipe/\w+\n",
-        piped.stdout,
+        piped,
     )

@@ -117,7 +117,7 @@ def test_state_stays_within_its_budget():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("bench", "VGG"), "'VGG' is not one of WRN-40-4"),
+        (("bench", "VGG"), "unknown model 'VGG'; known are WRN-40-4"),
         (("demo", "--epochs", "0"), "--epochs"),
         (("demo", "--workers", "0"), "--workers"),
         (("dmo",), "demo"),

@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-import torch
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
@@ -50,14 +49,11 @@ def page(tmp_path_factory):
 def real_runs(tmp_path_factory):
     """Real training: two methods, two learning rates, two radii."""
     folder = tmp_path_factory.mktemp("real")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     for optimizer in ("sgd", "borat"):
         for lr in (0.1, 10.0):
             for radius in (5.0, 20.0):
                 config = RunConfig(optimizer=optimizer, lr=lr, radius=radius, epochs=2, train_limit=300)
                 train(config, folder / config.digest)
-    torch.set_num_threads(threads)
     return folder
 
 

@@ -88,7 +88,6 @@ def test_bad_options(options, message):
 
 @on_the_cluster
 def test_killed_worker_is_retried_and_the_run_is_the_same(tmp_path):
-    torch.set_num_threads(1)
     train(CONFIG, tmp_path / "alone")
     killed: list[int] = []
 

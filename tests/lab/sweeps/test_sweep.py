@@ -37,7 +37,7 @@ from borat.lab.sweeps.jobs import Outcome, TrainingJob, digest
 from borat.lab.sweeps.progress import JobProgress, SweepProgress
 from borat.lab.sweeps.sweep import run_configs
 from borat.lab.training.train import train
-from processes import count_group, wait_until
+from processes import count_group, ended, start_borat, wait_until
 
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
 FLAGS = "--epochs 5 --train-limit 600 --batch-size 8 --dropout 0.2 --lr 0.1,1 --optimizer alig,borat --bundle-size 3"
@@ -74,6 +74,21 @@ def start():
             process.stdout.close()
 
 
+@pytest.fixture
+def start_warmly():
+    """Start the command without its imports; no process outlives the test, whatever happens."""
+    started = []
+
+    def start(*words: str, **options):
+        started.append(start_borat(*words, **options))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
 def epochs_done(folder: Path) -> list[int]:
     return [len(Run(folder / config.digest).metrics.epochs) for config in CONFIGS]
 
@@ -92,11 +107,8 @@ def holder(folder: Path) -> int:
 def uninterrupted(tmp_path_factory) -> Path:
     """The four runs, one after the other and without any sweep."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     for config in CONFIGS:
         assert train(config, folder / config.digest).status == "finished"
-    torch.set_num_threads(threads)
     return folder
 
 
@@ -160,14 +172,14 @@ def test_finished_runs_are_skipped(uninterrupted):
     assert written == {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*.json")}
 
 
-def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start):
+def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start_warmly):
     """A worker is killed, then the sweep is asked to end, then it is killed: nothing is lost and nothing repeated."""
     out = tmp_path / "runs"
     first, second = out / CONFIGS[0].digest, out / CONFIGS[1].digest
-    command = [sys.executable, "-m", "borat", "sweep", "--out", str(out), "--threads", "1", "--workers", "2"]
-    command += FLAGS.split()
+    command = ["sweep", "--out", str(out), "--threads", "1", "--workers", "2", *FLAGS.split()]
+    file = tmp_path / "said.txt"
 
-    sweeping = start(command, stdout=subprocess.PIPE)
+    sweeping = start_warmly(*command, output=file)
     wait_until(lambda: lock_of(first).exists() and lock_of(second).exists() and holder(first) and holder(second))
     unlucky, other = holder(first), holder(second)
     os.kill(unlucky, signal.SIGKILL)
@@ -175,18 +187,18 @@ def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start):
         lambda: sum(epochs_done(out)) >= 2 and holder(first) not in (0, unlucky) and len(Run(first).metrics.epochs) >= 1
     )
     assert holder(second) == other, "only its own run is affected"
-    sweeping.send_signal(signal.SIGTERM)
-    said, _ = sweeping.communicate(timeout=60)
-    assert sweeping.returncode == 130
+    sweeping.terminate()
+    assert ended(sweeping) == 130
+    said = file.read_text()
     assert re.search(r"stopped with \d of 4 runs done; the same command continues", said)
     assert "failed:" not in said
     assert any(run.load("last.pt")["position"]["batch"] > 0 for run in find_runs(out)), "saved within an epoch"
 
     before = sum(epochs_done(out))
-    sweeping = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    sweeping = start_warmly(*command)
     wait_until(lambda: sum(epochs_done(out)) > before and finished(out))
     sweeping.kill()
-    sweeping.communicate(timeout=60)
+    sweeping.join()
     for run in find_runs(out):
         with exclusive(run.path, patience=20):
             pass  # its worker saw that the sweep is gone
@@ -194,10 +206,9 @@ def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start):
     assert 0 < len(done) < 4, "the sweep was killed midway"
     written = {path: path.stat().st_mtime_ns for run in done for path in run.iterdir()}
 
-    last = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert last.returncode == 0, last.stderr
-    assert "4 of 4 runs are in" in last.stdout
-    assert len(re.findall(": finished, test accuracy", last.stdout)) == 4 - len(done)
+    assert ended(start_warmly(*command, output=file)) == 0, file.read_text()
+    assert "4 of 4 runs are in" in file.read_text()
+    assert len(re.findall(": finished, test accuracy", file.read_text())) == 4 - len(done)
     assert written == {path: path.stat().st_mtime_ns for path in written}
     assert_same_runs(out, uninterrupted)
 

@@ -20,7 +20,7 @@ from borat.lab.methods import METHODS
 from borat.lab.models import make_model
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.train import Interrupted, Training, train
-from processes import command, start_warm
+from processes import ended, start_borat
 
 SMALL = RunConfig(epochs=3, train_limit=400, batch_size=32, dropout=0.2, bundle_size=5, lr=1.0, radius=20.0)
 
@@ -93,7 +93,7 @@ def test_survives_kill_9(tmp_path, uninterrupted):
     folder = tmp_path / SMALL.digest
     kills = 0
     while kills < 2:
-        worker = start_warm(command, *words)
+        worker = start_borat(*words)
         while worker.is_alive() and not (folder / "environment.json").exists():
             time.sleep(0.05)
         time.sleep(0.1 + 0.15 * kills)
@@ -103,9 +103,7 @@ def test_survives_kill_9(tmp_path, uninterrupted):
         worker.join()
         kills += 1
     assert kills, "it was killed at least once"
-    last = start_warm(command, *words)
-    last.join(timeout=120)
-    assert last.exitcode == 0
+    assert ended(start_borat(*words)) == 0
     assert_same_run(Run(folder), uninterrupted)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 from borat.lab.config import Execution
 from borat.lab.store.run import Run
 from borat.lab.training.train import Interrupted, train
-from processes import count_group, start_warm, wait_until
+from processes import count_group, free_port, start_warm, wait_until
 from train_worker import CONFIG, config_of, train_pairs
 
 PAIRS = (
@@ -31,12 +32,6 @@ PAIRS = (
     "ddp:schedule-free",
     "fsdp:adam",
 )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start_on_one(folder: Path, optimizer: str) -> None:
@@ -112,14 +107,34 @@ def test_interrupted_on_two_devices_and_resumed_on_one(tmp_path):
     assert numbers(Run(folder)) == pytest.approx(numbers(Run(tmp_path / "alone")), rel=1e-5, abs=1e-7)
 
 
-def test_no_process_is_left_when_the_first_is_killed_at_the_start(tmp_path):
+@pytest.fixture
+def starting(tmp_path):
+    """The first of two processes, just when it has started the second, which will take seconds to arrive."""
     words = ["train", "--devices", "2", "--accelerator", "cpu", "--epochs", "400", "--no-tensorboard", "--out"]
     command = [sys.executable, "-m", "borat", *words, str(tmp_path)]
-    first = subprocess.Popen(command, start_new_session=True)
+    first = subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     wait_until(lambda: count_group(first) == 2)
-    first.kill()
-    first.wait()
-    wait_until(lambda: count_group(first) == 0)
+    yield first
+    with suppress(ProcessLookupError):
+        os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+
+
+def test_no_process_is_left_when_the_first_is_killed_at_the_start(starting):
+    starting.kill()
+    starting.wait()
+    wait_until(lambda: count_group(starting) == 0)
+
+
+def test_ctrl_c_while_processes_start_is_one_line(starting, tmp_path):
+    """A terminal tells all processes: the second, which still imports, ends before the first."""
+    os.killpg(starting.pid, signal.SIGINT)
+    said, _ = starting.communicate(timeout=60)
+    assert starting.returncode == 130
+    assert re.fullmatch(rf"stopped before the next batch; .* continues \(in {tmp_path}/\w+\)\n", said)
+    assert count_group(starting) == 0, "nor is a process left"
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from borat.lab.cli.common import app, console, progress_bar, show_table
+from borat.lab.files import pick
 
 
 @app.command()
@@ -22,11 +23,11 @@ def bench(
     from borat.lab.timing import optimizers as measure
     from borat.lab.timing import tables
 
-    unknown = [name for name in models or [] if name not in measure.MODELS]
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(measure.MODELS)}", param_hint="MODELS")
+    try:
+        names = [pick("model", name, measure.MODELS) for name in models or measure.MODELS]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="MODELS") from error
     costs: list[measure.OptimizerCost] = []
-    names = models or list(measure.MODELS)
     with progress_bar("measuring", len(names) * (rounds + measure.WARM_UP)) as (progress, task):
         for name in names:
             progress.update(task, description=name)

@@ -6,12 +6,12 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from torch import nn
 
+from borat.lab.files import pick, unknown
 from borat.lab.models.common import check_dropout
 from borat.lab.models.densenet import DenseNet
 from borat.lab.models.dnc import DNC
@@ -102,9 +102,7 @@ def make_model(
     if check_dropout(dropout) > 0.0 and "dropout" not in allowed:
         raise ValueError(f"the model {name!r} has no dropout, got dropout={dropout!r}")
     for option in options:
-        if option not in allowed:
-            takes = ", ".join(allowed) or "none"
-            raise ValueError(f"unknown option {option!r} of the model {name!r}; its options are: {takes}")
+        pick(f"option of the model {name!r}", option, allowed)
     if "dropout" in allowed:
         options["dropout"] = dropout
     return family.build(*numbers, input_shape=tuple(input_shape), classes=classes, **options)
@@ -117,6 +115,4 @@ def parse_name(name: str) -> tuple[Family, list[int]]:
         if match:
             return family, [int(number) for group in match.groups(default="") for number in re.findall(r"\d+", group)]
     examples = [example for family in FAMILIES for example in family.examples]
-    nearest = get_close_matches(name.lower(), examples, n=1, cutoff=0.0)[0]
-    forms = ", ".join(family.form for family in FAMILIES)
-    raise ValueError(f"unknown model {name!r}; did you mean {nearest!r}? Names have one of the forms {forms}")
+    raise unknown("model", name, examples, forms=[family.form for family in FAMILIES])

@@ -1,11 +1,12 @@
-"""What several families share: checks of their arguments and the initialisation of convolutions."""
+"""What several families share: checks of their arguments, convolutions, and what comes after the last of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from borat.checks import check_count, is_number
 
@@ -62,3 +63,20 @@ def initialise(model: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
+
+
+class PreActivationNetwork(nn.Module):
+    """A convolution, blocks that begin with a normalisation, one more, and a classifier of the mean over the image."""
+
+    def __init__(self, stem: nn.Module, blocks: Sequence[nn.Module], channels: int, classes: int) -> None:
+        super().__init__()
+        self.stem = stem
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.BatchNorm2d(channels)
+        self.classifier = nn.Linear(channels, classes)
+        initialise(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = functional.relu(self.norm(self.blocks(self.stem(images))), inplace=True)
+        scores: Tensor = self.classifier(x.mean((2, 3)))
+        return scores

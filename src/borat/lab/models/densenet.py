@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from borat.checks import check_count
-from borat.lab.models.common import blocks_per_stage, check_dropout, check_images, conv1x1, conv3x3, initialise
+from borat.lab.models.common import (
+    PreActivationNetwork,
+    blocks_per_stage,
+    check_dropout,
+    check_images,
+    conv1x1,
+    conv3x3,
+)
 
 BOTTLENECK = 4
 """Channels of the 1x1 convolution, in units of the growth rate."""
@@ -18,7 +25,7 @@ COMPRESSION = 0.5
 """The share of the channels that a transition keeps."""
 
 
-class DenseNet(nn.Module):
+class DenseNet(PreActivationNetwork):
     """DenseNet-BC-depth-growth for small images: three dense blocks with bottlenecks, halved by two transitions.
 
     The "bottleneck DenseNet 40-40" of the paper has depth 40 and growth rate 40, that is six layers of two
@@ -35,13 +42,12 @@ class DenseNet(nn.Module):
     def __init__(
         self, depth: int, growth: int, *, input_shape: Sequence[int], classes: int, dropout: float = 0.0
     ) -> None:
-        super().__init__()
         layers = blocks_per_stage(depth, "DenseNet-BC")
         check_count("growth", growth)
         check_count("classes", classes)
         check_dropout(dropout)
         channels = 2 * growth
-        self.stem = conv3x3(check_images(input_shape)[0], channels)
+        stem = conv3x3(check_images(input_shape)[0], channels)
         parts: list[nn.Module] = []
         for block in range(3):
             if block > 0:
@@ -50,15 +56,7 @@ class DenseNet(nn.Module):
             for _ in range(layers):
                 parts.append(DenseLayer(channels, growth, dropout))
                 channels += growth
-        self.blocks = nn.Sequential(*parts)
-        self.norm = nn.BatchNorm2d(channels)
-        self.classifier = nn.Linear(channels, classes)
-        initialise(self)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = functional.relu(self.norm(self.blocks(self.stem(images))), inplace=True)
-        scores: Tensor = self.classifier(x.mean((2, 3)))
-        return scores
+        super().__init__(stem, parts, channels, classes)
 
 
 class DenseLayer(nn.Module):

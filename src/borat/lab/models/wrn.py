@@ -8,10 +8,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from borat.checks import check_count
-from borat.lab.models.common import blocks_per_stage, check_dropout, check_images, conv1x1, conv3x3, initialise
+from borat.lab.models.common import (
+    PreActivationNetwork,
+    blocks_per_stage,
+    check_dropout,
+    check_images,
+    conv1x1,
+    conv3x3,
+)
 
 
-class WideResNet(nn.Module):
+class WideResNet(PreActivationNetwork):
     """WRN-depth-width: three stages of pre-activation blocks with 16, 32 and 64 times ``width`` channels.
 
     The paper's networks are WRN-40-4 on CIFAR and WRN-16-4 on SVHN and Tiny ImageNet. The features of the last stage
@@ -28,28 +35,19 @@ class WideResNet(nn.Module):
     def __init__(
         self, depth: int, width: int, *, input_shape: Sequence[int], classes: int, dropout: float = 0.0
     ) -> None:
-        super().__init__()
         blocks = blocks_per_stage(depth, "wide residual network")
         check_count("width", width)
         check_count("classes", classes)
         check_dropout(dropout)
         channels = 16
-        self.stem = conv3x3(check_images(input_shape)[0], channels)
+        stem = conv3x3(check_images(input_shape)[0], channels)
         stages: list[nn.Module] = []
         for stage, out in enumerate((16 * width, 32 * width, 64 * width)):
             for block in range(blocks):
                 stride = 2 if stage > 0 and block == 0 else 1
                 stages.append(WideBlock(channels, out, stride, dropout))
                 channels = out
-        self.blocks = nn.Sequential(*stages)
-        self.norm = nn.BatchNorm2d(channels)
-        self.classifier = nn.Linear(channels, classes)
-        initialise(self)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = functional.relu(self.norm(self.blocks(self.stem(images))), inplace=True)
-        scores: Tensor = self.classifier(x.mean((2, 3)))
-        return scores
+        super().__init__(stem, stages, channels, classes)
 
 
 class WideBlock(nn.Module):

@@ -1,15 +1,16 @@
-"""The processes that train one model together, and how they end."""
+"""The processes that train one model together: how they start, compute and end."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+import signal
 import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -33,6 +34,8 @@ _FIRST = "BORAT_FIRST_PROCESS"
 LOOPBACK = "127.0.0.1"
 _STORE_IS_THERE = "TORCHELASTIC_USE_AGENT_STORE"
 """Tells PyTorch, as its own launcher does, to join the store at the address instead of opening it."""
+_ARRIVED = "borat/arrived"
+"""How many of the processes that the first has started are there."""
 _STORES: list[TCPStore] = []
 """Where this process lets others meet, held as long as it lives."""
 
@@ -53,7 +56,7 @@ def launch(execution: Execution, precision: str) -> Fabric:
             raise ValueError(f"{where}: {error}") from error
         if execution.devices > 1:
             _end_with_first()
-        with _meeting_on_loopback(fabric):
+        with _meeting_on_loopback(fabric), _together(fabric):
             fabric.launch()
     if dist.is_initialized():
         atexit.register(_leave_processes)
@@ -62,8 +65,25 @@ def launch(execution: Execution, precision: str) -> Fabric:
 
 def _strategy(execution: Execution) -> Strategy | str:
     if execution.strategy == "fsdp":
-        return ModelParallelStrategy(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
-    return DDPStrategy() if execution.strategy == "ddp" or execution.devices > 1 else "auto"
+        return _PatientFSDP(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
+    return _PatientDDP() if execution.strategy == "ddp" or execution.devices > 1 else "auto"
+
+
+class _Patient(Strategy):
+    """Waits for the processes that it has started where Ctrl-C is heard, which it is not where PyTorch waits."""
+
+    def setup_environment(self) -> None:
+        while _STORES and _STORES[-1].add(_ARRIVED, 0) + 1 < self.num_processes:  # type: ignore[attr-defined]
+            time.sleep(0.05)
+        super().setup_environment()
+
+
+class _PatientDDP(_Patient, DDPStrategy):
+    pass
+
+
+class _PatientFSDP(_Patient, ModelParallelStrategy):
+    pass
 
 
 def sum_over_processes(fabric: Fabric, *numbers: float) -> list[float]:
@@ -73,6 +93,31 @@ def sum_over_processes(fabric: Fabric, *numbers: float) -> list[float]:
     total = torch.tensor(numbers, dtype=torch.float64, device=fabric.device)
     dist.all_reduce(total)
     return [float(x) for x in total]
+
+
+@contextmanager
+def ask_before_ending() -> Iterator[Callable[[], bool]]:
+    """Turn SIGTERM and SIGINT into a question that is answered between two batches."""
+    asked: list[int] = []
+    previous = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere, signals are none of our business
+        for number in (signal.SIGTERM, signal.SIGINT):
+            previous[number] = signal.signal(number, lambda received, frame: asked.append(received))
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def without_denormals() -> Iterator[None]:
+    """Take numbers below 1e-38 for zero: they slow CPUs down, up to 16 times in a network that has blown up."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def _end_with_first() -> None:
@@ -110,10 +155,24 @@ def _meeting_on_loopback(fabric: Fabric) -> Iterator[None]:
         port, fd = listener.getsockname()[1], listener.detach()
         _STORES.append(TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=fd))
         os.environ |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port), _STORE_IS_THERE: "True"}
+    elif _STORE_IS_THERE in os.environ:
+        TCPStore(LOOPBACK, int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False).add(_ARRIVED, 1)
     try:
         yield
     finally:
         os.environ.pop(_STORE_IS_THERE, None)
+
+
+@contextmanager
+def _together(fabric: Fabric) -> Iterator[None]:
+    """End the processes that were started if they cannot start all."""
+    try:
+        yield
+    except BaseException:
+        for process in getattr(fabric.strategy.launcher, "procs", ()):
+            process.kill()
+            process.wait()
+        raise
 
 
 def _leave_processes() -> None:

@@ -8,12 +8,9 @@ within one when the process is asked to end.
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,15 +32,16 @@ from borat.lab.baselines import (
 )
 from borat.lab.baselines.stepping import unwrap
 from borat.lab.config import Execution, RunConfig
+from borat.lab.files import check_writable
 from borat.lab.methods import METHODS
 from borat.lab.metrics import goodness, judge
-from borat.lab.models import make_model
 from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.checkpoint import State
-from borat.lab.training.checks import check_last_batch, check_model_suits, warn_of_few_batches
+from borat.lab.training.checks import check_last_batch, warn_of_few_batches
+from borat.lab.training.model import laid_out, make_model_for
 from borat.lab.training.objective import make_objective
-from borat.lab.training.processes import launch, sum_over_processes
+from borat.lab.training.processes import ask_before_ending, launch, sum_over_processes, without_denormals
 from borat.lab.training.tally import Position, Tally
 from borat.lab.training.tensorboard import Events
 
@@ -51,8 +49,6 @@ EVALUATION_BATCH = 512
 STATISTICS_BATCHES = 16
 PATIENCE = 5.0
 """Seconds to wait for another process that is about to leave the run's folder."""
-WORD_DIMENSION = 50
-"""Of random word vectors, where none are given."""
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
@@ -75,7 +71,7 @@ class Training:
         self.objective = make_objective(config, task.description)
         self.dtype = torch.float64 if config.precision == "64" else torch.float32
         torch.manual_seed(config.seed)
-        model = _make_model(config, task).to(self.dtype)
+        model = make_model_for(task, config).to(self.dtype)
         check_last_batch(model, len(task.split("train")), config.batch_size, execution.devices)
         make_optimizer(model, config)  # what is wrong with the configuration is said before processes are started
         self.fabric = launch(execution, config.precision)
@@ -116,7 +112,7 @@ class Training:
         self.events = Events(self.run.path / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
 
     def _train(self, report: Listener) -> Metrics:
-        with _ask_before_ending() as wanted, self.events:
+        with ask_before_ending() as wanted, self.events:
             while self.metrics.status == "running":
                 self._train_epoch(report if self.fabric.is_global_zero else silent, wanted)
                 self._finish_epoch()
@@ -159,7 +155,7 @@ class Training:
         )
 
     def _forward(self, batch: data.Batch) -> tuple[Tensor, Tensor]:
-        scores = self.model(*(_laid_out(x, self.dtype) for x in batch.inputs))
+        scores = self.model(*(laid_out(x, self.dtype) for x in batch.inputs))
         return scores.detach(), self.objective.loss(scores, batch.labels)
 
     def _step(self, loss: Tensor) -> None:
@@ -238,7 +234,7 @@ class Training:
         self.model.eval()
 
         def forward(model: nn.Module, batch: data.Batch) -> object:
-            return model(*(_laid_out(x, self.dtype) for x in batch.inputs))
+            return model(*(laid_out(x, self.dtype) for x in batch.inputs))
 
         batches = self._batches("train", self.config.batch_size)
         measure_again(self.model, batches, unwrap(self.optimizer), count=STATISTICS_BATCHES, forward=forward)
@@ -272,25 +268,6 @@ class Training:
         self.metrics = Metrics(**state["metrics"])
 
 
-def _make_model(config: RunConfig, task: data.Task) -> nn.Module:
-    check_model_suits(config)
-    shape, options = task.description.input_shape, {}
-    if task.vocabulary:  # sentences: the model looks words up in a frozen matrix
-        shape = (len(task.vocabulary), WORD_DIMENSION) if task.embeddings is None else tuple(task.embeddings.shape)
-        options = {"embeddings": task.embeddings}
-    classes = task.description.num_classes
-    model = make_model(config.model, input_shape=shape, classes=classes, dropout=config.dropout, **options)
-    if len(shape) == 3:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # much faster on CPUs
-    return model
-
-
-def _laid_out(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    if inputs.is_floating_point():
-        inputs = inputs.to(dtype)
-    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
-
-
 def train(
     config: RunConfig,
     folder: Path,
@@ -300,6 +277,7 @@ def train(
     report: Listener = silent,
 ) -> Metrics:
     """Train as configured, in a folder of its own; a run that was interrupted there goes on."""
+    check_writable(folder)
     task = data.load(
         config.data,
         data_dir=data_dir,
@@ -315,30 +293,5 @@ def train(
         label_column=config.label_column,
         window=config.window,
     )
-    with _without_denormals():
+    with without_denormals():
         return Training(config, task, folder, execution or Execution()).fit(report)
-
-
-@contextmanager
-def _without_denormals() -> Iterator[None]:
-    """Take numbers below 1e-38 for zero: they slow CPUs down, up to 16 times in a network that has blown up."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-
-
-@contextmanager
-def _ask_before_ending() -> Iterator[Callable[[], bool]]:
-    """Turn SIGTERM and SIGINT into a question that is answered between two batches."""
-    asked: list[int] = []
-    previous = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere, signals are none of our business
-        for number in (signal.SIGTERM, signal.SIGINT):
-            previous[number] = signal.signal(number, lambda received, frame: asked.append(received))
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

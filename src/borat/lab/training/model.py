@@ -1,0 +1,33 @@
+"""The model of a run: made for its data, with inputs as it wants them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from borat.lab.config import RunConfig
+from borat.lab.data import Task
+from borat.lab.models import make_model
+from borat.lab.training.checks import check_model_suits
+
+WORD_DIMENSION = 50
+"""Of random word vectors, where none are given."""
+
+
+def make_model_for(task: Task, config: RunConfig) -> nn.Module:
+    check_model_suits(config)
+    shape, options = task.description.input_shape, {}
+    if task.vocabulary:  # sentences: the model looks words up in a frozen matrix
+        shape = (len(task.vocabulary), WORD_DIMENSION) if task.embeddings is None else tuple(task.embeddings.shape)
+        options = {"embeddings": task.embeddings}
+    classes = task.description.num_classes
+    model = make_model(config.model, input_shape=shape, classes=classes, dropout=config.dropout, **options)
+    if len(shape) == 3:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # much faster on CPUs
+    return model
+
+
+def laid_out(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    if inputs.is_floating_point():
+        inputs = inputs.to(dtype)
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs

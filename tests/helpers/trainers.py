@@ -1,0 +1,24 @@
+"""Trainers that do what a loop by hand does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import TrainingArguments
+
+
+def huggingface_arguments(folder: Path, batch_size: int, **options: object) -> TrainingArguments:
+    """One epoch in the order of the data, with nothing clipped or written, unless told otherwise."""
+    plain = {
+        "per_device_train_batch_size": batch_size,
+        "num_train_epochs": 1,
+        "train_sampling_strategy": "sequential",
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0,
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    return TrainingArguments(folder, **{**plain, **options})
