@@ -1,6 +1,7 @@
 # make demo   what borat does, on scikit-learn's digits, in two minutes
 # make test   lint, types and all tests
 # make test-fast  the core's tests, in a minute
+# make sanitize  the C sources on random input, under AddressSanitizer and UndefinedBehaviorSanitizer
 # make map    CONTRIBUTING's map, from the modules
 # make docs   the documentation site, in site/
 # make bench  the cost of the optimizer call
@@ -11,7 +12,7 @@ BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE # what is imported is compiled once, and what is not, never
 
-.PHONY: demo test test-fast map docs bench browser clean
+.PHONY: demo test test-fast sanitize map docs bench browser clean
 
 demo: .venv/ready
 	$(BIN)/borat demo
@@ -24,6 +25,16 @@ test: .venv/ready browser
 
 test-fast: .venv/ready
 	$(BIN)/pytest -n auto tests/core
+
+# Once with the instructions that every processor has, and once with all that this one has.
+ROUNDS ?= 1000
+SANITIZED := $(CC) -g -O1 -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
+	-fno-math-errno -ffp-contract=off tests/sanitize/fuzz.c -lm -lpthread
+
+sanitize:
+	@mkdir -p build
+	$(SANITIZED) -o build/fuzz && build/fuzz $(ROUNDS)
+	$(SANITIZED) -march=native -o build/fuzz-native && build/fuzz-native $(ROUNDS)
 
 map: .venv/ready
 	$(BIN)/python tests/helpers/layout.py

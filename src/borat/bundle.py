@@ -205,8 +205,8 @@ class Bundle:
         return min(self.size - 1, 1)
 
     def _start_dual(self) -> None:
-        # The compiled one is faster, but would change the last bits of trajectories that were published.
-        self._dual = IncrementalDual(self.size, NumpyDual)
+        # From three pieces on, the compiled one would change the last bits of trajectories that were published.
+        self._dual = IncrementalDual(self.size, NumpyDual if self.size > 2 else None)
         for _ in range(self._bounds):  # offsets are measured from the bound, which is the first piece of the dual
             self._dual.add(np.zeros(1), 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from borat import batchnorm, metric
 from borat.checks import check_betas, check_count, check_finite_lr, check_not_negative, check_positive, check_share
+from borat.dual import Array
 from borat.keeping import Constraint
 from borat.loss_optimizer import LossOptimizer
 from borat.measure import Loss
@@ -127,7 +129,7 @@ class FreeBORAT(LossOptimizer):
         k = bundle.batches + 1
         scale = {"beta2": beta2, "correction": 1.0 / math.sqrt(1.0 - beta2**k), "eps": first["eps"]}
 
-        def sums(view: View, *, precise: bool) -> Tensor:
+        def sums(view: View, *, precise: bool) -> Tensor | Array:
             return metric.sums(self._pieces(view), view.weights, _metric(view, scale), view.backend, precise=precise)
 
         # 2., 3., 4. All products are measured anew, as the metric is a new one; the target and the dual.
@@ -228,10 +230,7 @@ class FreeBORAT(LossOptimizer):
         return RollingBundle(size, numbers)
 
     def _kept(self, group: dict[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
-        """The newest gradient is the parameters' own: N - 2 rows for N - 1 pieces."""
-        kept = [Kept("centre", beside=("active", 0)), Kept("rms", precise=True)]
-        kept += [Kept("gradients", rows=group["bundle_size"] - 2)] if group["bundle_size"] > 2 else []
-        return [*kept, Kept("y")] if "y" in state else kept
+        return _kept(group["bundle_size"], "y" in state)
 
     def _is_part_of_the_bundle(self, state: Mapping[str, Any]) -> bool:
         return bool(state.get("active"))
@@ -244,6 +243,14 @@ class FreeBORAT(LossOptimizer):
         check_positive("eps", group["eps"])
         if self.param_groups and group["betas"] != self.param_groups[0]["betas"]:
             raise ValueError(f"betas must be the same for all parameter groups, got {group['betas']!r}")
+
+
+@cache
+def _kept(bundle_size: int, with_y: bool) -> tuple[Kept, ...]:
+    """The newest gradient is the parameters' own: N - 2 rows for N - 1 pieces."""
+    kept = (Kept("centre", beside=("active", 0)), Kept("rms", precise=True))
+    rows = (Kept("gradients", rows=bundle_size - 2),) if bundle_size > 2 else ()
+    return (*kept, *rows, Kept("y")) if with_y else (*kept, *rows)
 
 
 def _join(view: View) -> None:

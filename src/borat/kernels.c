@@ -20,11 +20,12 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 #define CHUNK 32768     /* elements that a thread takes at once */
 #define MOVED 256       /* elements of a sum; it stays in the first-level cache */
 #define STRIP 64        /* elements whose metric is there while the pieces pass */
+#define AHEAD 256       /* elements between what is computed and what is asked of memory */
 #define SUMMED 1024     /* elements of sums in the vectors' own precision */
 #define MULTIPLIED 2048 /* elements of one vector, which stay there while the others pass */
 #define LANES 16        /* partial sums of a product, for as many as the processor can add at once */
 
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define VECTORISED
@@ -119,13 +120,17 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 /* The names of a function for both types. */
 #define JOIN(name, type) name##_##type
 #define OF(name, type) JOIN(name, type)
+#define STEP_ALONG OF(step_along, REAL)
 #define MOVE OF(move, REAL)
-#define PRODUCT OF(product, REAL)
 #define MULTIPLY OF(multiply, REAL)
+#define PRODUCTS OF(products, REAL)
+#define BLOCK OF(Block, REAL)
+#define LANE OF(Lane, REAL)
 #define VECTOR OF(Vector, REAL)
 #define WIDE OF(Wide, REAL)
 #define SCALE OF(scale, REAL)
 #define STREAMS OF(streams, REAL)
+#define FETCH OF(fetch, REAL)
 #define SUM OF(sum, REAL)
 #define SUM_IN_DOUBLE OF(sum_in_double, REAL)
 #define IS_EXACT OF(is_exact, REAL)
@@ -167,7 +172,7 @@ static void do_chunk(const Work *work, int64_t tensor, int64_t start, int64_t en
     if (work->move)
         (is_double ? move_double : move_float)(shape, work->move, tensor, start, end);
     else if (work->products)
-        (is_double ? multiply_double : multiply_float)(shape, work->products, tensor, start, end, sums);
+        (is_double ? products_double : products_float)(shape, work->products, tensor, start, end, sums);
     else if (work->metric)
         (is_double ? measure_double : measure_float)(shape, work->metric, tensor, start, end, sums);
     else

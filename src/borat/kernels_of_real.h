@@ -1,54 +1,101 @@
 /* The arithmetic of kernels.c for tensors of type REAL: included once for float and once for double. */
 
+typedef REAL BLOCK __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
+typedef double LANE __attribute__((vector_size(LANES * sizeof(double))));
+
+/* LANES elements from x on, in double; and back, rounded once. */
+#define LOAD(x) __builtin_convertvector(*(const BLOCK *)(x), LANE)
+#define STORE(x, lane) (*(BLOCK *)(x) = __builtin_convertvector(lane, BLOCK))
+
+/* The sum's step from base, of n elements, into to. */
+INLINED void STEP_ALONG(const Move *move, REAL *const *x, int64_t terms, const REAL *base, REAL *v, REAL *to, int64_t n) {
+    const double *c = move->coefficients, decay = move->decay, momentum = move->momentum;
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        LANE s = {0};
+        UNROLLED
+        for (int64_t k = 0; k < terms; k++) s += c[k] * LOAD(x[k] + i);
+        if (v) {
+            STORE(v + i, decay * LOAD(v + i) + s);
+            s += momentum * LOAD(v + i);
+        }
+        STORE(to + i, LOAD(base + i) - s);
+    }
+    for (; i < n; i++) {
+        double s = 0.0;
+        for (int64_t k = 0; k < terms; k++) s += c[k] * x[k][i];
+        if (v) {
+            v[i] = (REAL)(decay * v[i] + s);
+            s += momentum * v[i];
+        }
+        to[i] = (REAL)(base[i] - s);
+    }
+}
+
 VECTORISED static void MOVE(const Shape *shape, const Move *move, int64_t tensor, int64_t start, int64_t end) {
-    const double decay = move->decay, momentum = move->momentum;
-    const int64_t last = shape->terms - 1;
-    const double c = move->coefficients[last];
-    double sum[MOVED]; /* of all terms but the last */
-    REAL result[MOVED];
+    const int64_t terms = shape->terms;
+    REAL result[MOVED], *x[terms];
     for (; start < end; start += MOVED) {
         const int64_t n = end - start < MOVED ? end - start : MOVED;
-        for (int64_t k = 0; k < last; k++) {
-            const REAL *y = (const REAL *)move->terms[k * shape->tensors + tensor] + start;
-            const double d = move->coefficients[k];
-            for (int64_t i = 0; i < n; i++) sum[i] = (k ? sum[i] : 0.0) + d * y[i];
-        }
-        const REAL *x = (const REAL *)move->terms[last * shape->tensors + tensor] + start;
+        for (int64_t k = 0; k < terms; k++) x[k] = (REAL *)move->terms[k * shape->tensors + tensor] + start;
         const REAL *base = (const REAL *)move->base[tensor] + start;
+        REAL *v = move->velocity ? (REAL *)move->velocity[tensor] + start : NULL;
         REAL *out = (REAL *)move->out[tensor] + start, *to = out == base ? out : result;
         if (move->old_base) write_out(shape, (REAL *)move->old_base[tensor] + start, base, n * sizeof(REAL));
-        if (move->last_term) write_out(shape, (REAL *)move->last_term[tensor] + start, x, n * sizeof(REAL));
-        if (move->velocity) {
-            REAL *v = (REAL *)move->velocity[tensor] + start;
-            for (int64_t i = 0; i < n; i++) {
-                const double s = (last ? sum[i] : 0.0) + c * x[i];
-                v[i] = (REAL)(decay * v[i] + s);
-                to[i] = (REAL)(base[i] - (s + momentum * v[i]));
-            }
-        } else {
-            for (int64_t i = 0; i < n; i++) to[i] = (REAL)(base[i] - ((last ? sum[i] : 0.0) + c * x[i]));
+        if (move->last_term) write_out(shape, (REAL *)move->last_term[tensor] + start, x[terms - 1], n * sizeof(REAL));
+        switch (terms) {
+        case 1: STEP_ALONG(move, x, 1, base, v, to, n); break;
+        case 2: STEP_ALONG(move, x, 2, base, v, to, n); break;
+        case 3: STEP_ALONG(move, x, 3, base, v, to, n); break;
+        case 4: STEP_ALONG(move, x, 4, base, v, to, n); break;
+        default: STEP_ALONG(move, x, terms, base, v, to, n);
         }
         if (to != out) write_out(shape, out, result, n * sizeof(REAL));
     }
 }
 
-VECTORISED static double PRODUCT(const REAL *x, const REAL *y, int64_t n) {
-    double lanes[LANES] = {0.0}, sum = 0.0;
+/* Add the products of x with each of the terms, of n elements. */
+INLINED void MULTIPLY(const REAL *x, REAL *const *y, int64_t terms, int64_t n, LANE *lanes, double *sums) {
     int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int64_t j = 0; j < LANES; j++) lanes[j] += (double)x[i + j] * (double)y[i + j];
-    for (; i < n; i++) sum += (double)x[i] * (double)y[i];
-    for (int64_t j = 0; j < LANES; j++) sum += lanes[j];
-    return sum;
+    for (int64_t k = 0; k < terms; k++) lanes[k] = (LANE){0};
+    for (; i + LANES <= n; i += LANES) {
+        const LANE left = LOAD(x + i);
+        UNROLLED
+        for (int64_t k = 0; k < terms; k++) {
+            __builtin_prefetch(y[k] + i + MULTIPLIED / 2);
+            lanes[k] += left * LOAD(y[k] + i);
+        }
+    }
+    for (int64_t k = 0; k < terms; k++) {
+        double sum = 0.0;
+        for (int64_t j = i; j < n; j++) sum += (double)x[j] * (double)y[k][j];
+        for (int64_t j = 0; j < LANES; j++) sum += lanes[k][j];
+        sums[k] += sum;
+    }
 }
 
-static void MULTIPLY(const Shape *shape, const Products *products, int64_t tensor, int64_t start, int64_t end,
-                     double *sums) {
+VECTORISED static void PRODUCTS(const Shape *shape, const Products *products, int64_t tensor, int64_t start, int64_t end,
+                                double *sums) {
+    const int64_t terms = shape->terms;
+    REAL *y[terms];
     for (; start < end; start += MULTIPLIED) {
         const int64_t n = end - start < MULTIPLIED ? end - start : MULTIPLIED;
-        const REAL *left = (const REAL *)products->left[tensor] + start;
-        for (int64_t k = 0; k < shape->terms; k++)
-            sums[k] += PRODUCT(left, (const REAL *)products->terms[k * shape->tensors + tensor] + start, n);
+        const REAL *x = (const REAL *)products->left[tensor] + start;
+        for (int64_t k = 0; k < terms; k++) y[k] = (REAL *)products->terms[k * shape->tensors + tensor] + start;
+        switch (terms) {
+#define CASE(label, count)                     \
+    label : {                                  \
+        LANE lanes[count];                     \
+        MULTIPLY(x, y, count, n, lanes, sums); \
+        break;                                 \
+    }
+            CASE(case 1, 1)
+            CASE(case 2, 2)
+            CASE(case 3, 3)
+            CASE(case 4, 4)
+            CASE(default, terms)
+#undef CASE
+        }
     }
 }
 
@@ -91,6 +138,12 @@ INLINED void STREAMS(const Metric *metric, int64_t pieces, int64_t tensors, int6
     x[pieces + 2] = (REAL *)metric->weights[tensor] + start;
 }
 
+/* Ask for a strip of each stream. The processor looks ahead by itself, but only within a page. */
+INLINED void FETCH(REAL *const *x, int64_t streams, int64_t at) {
+    for (int64_t k = 0; k < streams; k++)
+        for (int64_t i = 0; i < STRIP; i += WIDTH) __builtin_prefetch(x[k] + at + i);
+}
+
 /* Add, for pieces j and i <= j: <g_i, g_j / D>, then <g_i, g_j / D^2>; then <g_j, z>; then <g, z - y> of the newest. Of
  * n elements, whole strips. The sums in the vectors' own precision go to those in double before they grow long. */
 INLINED void SUM(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n, VECTOR *sums, WIDE *totals,
@@ -102,6 +155,7 @@ INLINED void SUM(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n
         const int64_t end = n - start < SUMMED ? n : start + SUMMED;
         for (int64_t c = 0; c < COLUMNS(pieces); c++) sums[c] = (VECTOR){0};
         for (int64_t strip = start; strip < end; strip += STRIP) {
+            FETCH(x, pieces + 3, strip + AHEAD);
             SCALE(metric, x[pieces - 1] + strip, x[pieces] + strip, root, inverse);
             for (int64_t v = 0; v < STRIP; v += WIDTH) {
                 const int64_t at = strip + v;
@@ -187,6 +241,7 @@ INLINED void STEP(const Roll *roll, int64_t pieces, REAL *const *x, REAL *keep, 
     const REAL share = (REAL)(roll->ratio / roll->beta);
     REAL root[STRIP], inverse[STRIP];
     for (int64_t strip = 0; strip < n; strip += STRIP) {
+        FETCH(x, pieces + 3, strip + AHEAD);
         SCALE(roll->metric, x[pieces - 1] + strip, x[pieces] + strip, root, inverse);
         for (int64_t v = 0; v < STRIP; v += WIDTH) {
             const int64_t at = strip + v;
@@ -232,3 +287,5 @@ VECTORISED static void ROLL(const Shape *shape, const Roll *roll, int64_t tensor
 
 #undef WIDTH
 #undef AT
+#undef LOAD
+#undef STORE

@@ -25,7 +25,7 @@ Loss = Tensor | float
 class Sums(Protocol):
     """The inner products that are wanted of one part: a float64 vector. ``precise`` ones are taken in float64."""
 
-    def __call__(self, view: View, *, precise: bool) -> Tensor: ...
+    def __call__(self, view: View, *, precise: bool) -> Tensor | Array: ...
 
 
 @dataclass(frozen=True)
@@ -57,19 +57,26 @@ class Measure:
     ) -> tuple[float, Array]:
         processes = sharding.world_size(self.process_group)
         summed = processes > 1 and (self.reduce_loss or any(view.part.is_sharded for view in views))
+        found = [sums(view, precise=precise) for view in views]
+        if not summed and all(isinstance(vector, np.ndarray) for vector in found):
+            products = np.zeros((self.groups, columns))
+            for view, vector in zip(views, found, strict=True):
+                products[view.group] += vector
+            return float(_scalar(loss)), products
         numbers = torch.zeros(self.groups * columns + 1, dtype=torch.float64, device=self.device)
-        for view in views:
+        for view, vector in zip(views, found, strict=True):
             place = slice(view.group * columns, (view.group + 1) * columns)
             holders = view.part.holders(processes) if summed else 1
-            numbers[place] += sums(view, precise=precise).to(self.device) / holders
+            numbers[place] += torch.as_tensor(vector).to(self.device) / holders
         # A loss that is averaged already is the same on all processes, so that its mean does not change it.
-        numbers[-1] = self._on_device(loss) / (processes if summed else 1)
+        value = _scalar(loss)
+        value = value.to(self.device, torch.float64) if isinstance(value, Tensor) else value
+        numbers[-1] = value / (processes if summed else 1)
         if summed:
             dist.all_reduce(numbers, group=self.process_group)
         result = np.array(numbers.tolist())
         return float(result[-1]), result[:-1].reshape(self.groups, columns)
 
-    def _on_device(self, loss: Loss) -> Loss:
-        if not isinstance(loss, Tensor):
-            return float(loss)
-        return sharding.whole(loss.detach()).reshape(()).to(self.device, torch.float64)
+
+def _scalar(loss: Loss) -> Loss:
+    return sharding.whole(loss.detach()).reshape(()) if isinstance(loss, Tensor) else float(loss)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from borat import kernels
+from borat.kernels import Array
 from borat.kernels import Metric as Metric
 from borat.vectors import Backend, at_least, flat, gathered
 
@@ -29,14 +30,14 @@ def columns(pieces: int) -> int:
 
 def sums(
     pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metric, backend: Backend, *, precise: bool
-) -> Tensor:
-    """All that the bundle has to know, as one float64 vector.
+) -> Tensor | Array:
+    """All that the bundle has to know, as one float64 vector: on the host if our own kernels measured it.
 
     For pieces ``j`` and ``i <= j`` first ``<g_i, g_j / D>`` and then ``<g_i, g_j / D^2>``; then ``<g_j, z>``; last, for
     the newest, ``<g, z - y>``. Here ``y`` are the weights and ``z`` is the centre.
     """
     if backend is Backend.OWN:
-        return torch.tensor(kernels.measure(pieces, weights, metric), dtype=torch.float64)
+        return kernels.measure(pieces, weights, metric)
     least = torch.float64 if precise else torch.float32
 
     def vectors(tensors: list[Tensor]) -> list[Tensor]:

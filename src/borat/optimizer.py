@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.optim.optimizer import ParamsT
 from borat import points
 from borat.bundle import Bundle
 from borat.checks import check_count, check_flag, check_lr, check_momentum
+from borat.dual import Array
 from borat.keeping import Constraint as Constraint
 from borat.loss_optimizer import LossOptimizer
 from borat.measure import Loss
@@ -116,7 +118,7 @@ class BORAT(LossOptimizer):
             points.clear_rows(view, n)
 
         # 1. The gradient's row of the Gram matrix: earlier rows never change.
-        def row(view: View, *, precise: bool) -> Tensor:
+        def row(view: View, *, precise: bool) -> Tensor | Array:
             return products(view.gradients, view.rows, view.part.matrices, n, view.backend, precise=precise)
 
         value, gram_row = self._measure(loss, views, row, n + 1)
@@ -193,11 +195,7 @@ class BORAT(LossOptimizer):
         return Bundle(size, groups, numbers)
 
     def _kept(self, group: dict[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
-        """The last gradient of a bundle is still in ``grad`` when it is complete: N - 2 rows for N - 1 pieces."""
-        rows = group["bundle_size"] - 2
-        bundle = [Kept("centre", beside=("active", 0)), Kept("gradients", rows)] if rows > 0 else []
-        velocity = Kept("velocity", beside=("velocity_scale", 0.0))
-        return [*bundle, velocity] if group["momentum"] or "velocity" in state else bundle
+        return _kept(group["bundle_size"], bool(group["momentum"]) or "velocity" in state)
 
     def _is_part_of_the_bundle(self, state: Mapping[str, Any]) -> bool:
         return self._bundle.position > 0 and bool(state.get("active"))
@@ -271,3 +269,11 @@ class ALIG(BORAT):
         for group in state_dict["param_groups"]:
             if group["bundle_size"] != 2:
                 raise ValueError(f"bundle_size must be 2 for ALIG, got a state with {group['bundle_size']}")
+
+
+@cache
+def _kept(bundle_size: int, with_velocity: bool) -> tuple[Kept, ...]:
+    """The last gradient of a bundle is still in ``grad`` when it is complete: N - 2 rows for N - 1 pieces."""
+    rows = bundle_size - 2
+    bundle = (Kept("centre", beside=("active", 0)), Kept("gradients", rows)) if rows > 0 else ()
+    return (*bundle, Kept("velocity", beside=("velocity_scale", 0.0))) if with_velocity else bundle

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from borat import sharding
+from borat.kernels import Vector
 from borat.vectors import Backend, backend_for
 
 _ORDINARY = (Tensor, torch.nn.Parameter)
@@ -45,7 +47,19 @@ class Kept(NamedTuple):
 class Slot:
     """One parameter and what is kept of it, as the real tensors that this process holds, in one dense layout."""
 
-    __slots__ = ("_dtype", "_kept", "dtype", "group", "key", "layout", "param", "state", "tensors", "wrapped")
+    __slots__ = (
+        "_kept",
+        "_made_for",
+        "dtype",
+        "group",
+        "key",
+        "layout",
+        "param",
+        "size",
+        "state",
+        "tensors",
+        "wrapped",
+    )
 
     def __init__(self, param: Tensor, group: int, state: dict[str, Any], kept: Sequence[Kept]) -> None:
         self.param = param
@@ -53,8 +67,10 @@ class Slot:
         self.state = state
         self.wrapped = sharding.is_sharded(param) or param.is_complex()
         self.key = (group, param.device, param.dtype, sharding.mesh_of(param))
-        self.layout = _dense_strides(self.weights)
-        self.dtype = self.weights.dtype
+        weights = self.weights
+        self.layout = _dense_strides(weights)
+        self.size = weights.numel()
+        self.dtype = weights.dtype
         for each in kept:
             if each.key not in state:
                 state[each.key] = _zeros(param, each)
@@ -63,17 +79,13 @@ class Slot:
             self._fit(each)
         self.tensors = {each.key: _plain(state[each.key]) for each in kept}
         self._kept = {each.key: state[each.key] for each in kept}
-        self._dtype = param.dtype
+        self._made_for = (param.device, param.dtype, kept)
 
     def is_current(self, state: dict[str, Any], kept: Sequence[Kept]) -> bool:
         """Whether parameter and state are still those that the slot was made for; both can be replaced at any time."""
-        return (
-            state is self.state
-            and len(kept) == len(self._kept)
-            and all(state.get(key) is tensor for key, tensor in self._kept.items())
-            and self.param.dtype == self._dtype
-            and self.param.device == self.key[1]
-        )
+        if state is not self.state or (self.param.device, self.param.dtype, kept) != self._made_for:
+            return False
+        return all(map(is_, map(state.get, self._kept), self._kept.values()))
 
     def keep(self, key: str, tensor: Tensor) -> None:
         """Keep a copy of a tensor like the parameter's for a while; a slot made after this has it among its own."""
@@ -88,7 +100,7 @@ class Slot:
     def gradient(self) -> Tensor:
         """The gradient; zero where the parameter has none this time."""
         grad = self.param.grad
-        if grad is not None and not self.wrapped and grad.dtype == self.dtype and _is_run(grad, self.layout):
+        if grad is not None and not self.wrapped and grad.dtype == self.dtype and self.is_run(grad):
             return grad
         weights = self.weights
         result = torch.empty_strided(weights.shape, self.layout, dtype=weights.dtype, device=weights.device)
@@ -97,11 +109,19 @@ class Slot:
         grad = sharding.like(grad if grad.layout is torch.strided else grad.to_dense(), self.param)
         return result.copy_(_plain(grad.resolve_conj()))
 
+    def is_run(self, x: Tensor) -> bool:
+        """Whether the elements of ``x`` are in its memory, with the slot's strides and as they are.
+
+        Subclasses that take over PyTorch's operations may have none, or may still wait for it to be filled.
+        """
+        is_ordinary = type(x) in _ORDINARY or type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
+        return is_ordinary and x.stride() == self.layout and x.numel() == self.size and not x.is_neg()
+
     def _fit(self, kept: Kept) -> None:
         """Give a tensor of the state layout, dtype and device of the parameter; a loaded one may have others."""
         tensor, dtype = self.state[kept.key], kept.dtype(self.param)
         plain = _plain(tensor)
-        strides = self.layout if kept.rows is None else (self.weights.numel(), *self.layout)
+        strides = self.layout if kept.rows is None else (self.size, *self.layout)
         fits = plain.stride() == strides or plain.numel() <= 1
         if fits and tensor.dtype == dtype and tensor.device == self.param.device:
             return
@@ -133,12 +153,14 @@ class Part:
 
     def view(self, *, with_gradients: bool) -> View:
         """Where the weights and, if they are wanted, their gradients are now."""
-        weights = [slot.weights for slot in self.slots]
-        are_runs = all(_is_run(w, slot.layout) for w, slot in zip(weights, self.slots, strict=True))
+        weights = Vector(slot.weights for slot in self.slots)
+        are_runs = all(map(Slot.is_run, self.slots, weights))
         return View(
             self,
             weights,
-            [slot.gradient() for slot in self.slots] if with_gradients else [],
+            Vector(slot.gradient() for slot in self.slots) if with_gradients else Vector(),
+            [Vector(row) for row in self.rows],
+            {key: Vector(tensors) for key, tensors in self.kept.items()},
             backend_for(self.device, self.slots[0].dtype, are_runs),
         )
 
@@ -148,20 +170,20 @@ class View:
     """A part at the time of one call. It is dropped with the call, so that no gradient outlives ``zero_grad()``."""
 
     part: Part
-    weights: list[Tensor]
-    gradients: list[Tensor]
+    weights: Vector
+    gradients: Vector
+    rows: list[Vector]
+    """The kept gradients."""
+    kept: dict[str, Vector]
+    """What else is kept."""
     backend: Backend
 
-    def __getitem__(self, key: str) -> list[Tensor]:
-        return self.part.kept[key]
+    def __getitem__(self, key: str) -> Vector:
+        return self.kept[key]
 
     @property
     def group(self) -> int:
         return self.part.group
-
-    @property
-    def rows(self) -> list[list[Tensor]]:
-        return self.part.rows
 
 
 def partition(slots: Iterable[Slot], by: str) -> list[Part]:
@@ -176,15 +198,6 @@ def _plain(x: Tensor) -> Tensor:
     """The elements of ``x`` on this process, as real numbers, sharing its memory."""
     x = sharding.local(x)
     return torch.view_as_real(x) if x.is_complex() else x
-
-
-def _is_run(x: Tensor, strides: tuple[int, ...]) -> bool:
-    """Whether the elements of ``x`` are in its memory, with these strides and as they are.
-
-    Subclasses that take over PyTorch's operations may have none, or may still wait for it to be filled.
-    """
-    is_ordinary = type(x) in _ORDINARY or type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
-    return is_ordinary and x.stride() == strides and not x.is_neg()
 
 
 def _dense_strides(x: Tensor) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from borat import kernels
-from borat.kernels import Term
+from borat.kernels import Array, Term
 
 _FUSED_DEVICES = ("cpu", "cuda")
 _RUN_DTYPES = (torch.float32, torch.float64)
@@ -52,7 +52,7 @@ def products(
     backend: Backend,
     *,
     precise: bool = False,
-) -> Tensor:
+) -> Tensor | Array:
     """``<g, g_k>`` for the first ``n`` kept gradients and then ``<g, g>``, summed over the tensors in float64.
 
     The kept gradients are given twice: as lists of tensors, and for each tensor as the rows of a matrix. The products
@@ -60,7 +60,7 @@ def products(
     kernels, in float64.
     """
     if backend is Backend.OWN:
-        return torch.tensor(kernels.products(gradients, [*rows[:n], gradients]), dtype=torch.float64)
+        return kernels.products(gradients, [*rows[:n], gradients])
     least = torch.float64 if precise else torch.float32
     vectors = [at_least(g, least) for g in gathered([flat(g) for g in gradients])]
     own = torch.stack([torch.dot(g, g) for g in vectors]).sum(0, keepdim=True, dtype=torch.float64)

@@ -40,13 +40,13 @@ def threads(request):
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("terms", [1, 2, 4])
+@pytest.mark.parametrize("terms", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("backend", Backend)
 def test_move(backend, terms, keep, dtype):
     base, xs = vector(0, dtype), [vector(k + 1, dtype) for k in range(terms)]
     weights, old_base, last_term = (vector(seed, dtype) for seed in (10, 11, 12))
-    coefficients = [0.5, -0.25, 1e-3, 3.0][:terms]
+    coefficients = [0.5, -0.25, 1e-3, 1.0, 0.125, -0.0625][:terms]
     kept = {"old_base": old_base, "last_term": last_term} if keep else {}
     vectors.move(weights, base, list(zip(coefficients, xs, strict=True)), backend, **kept)
     for i, b in enumerate(base):
@@ -94,10 +94,12 @@ def test_nothing_beside_the_tensors_is_written(dtype):
 
 
 @pytest.mark.usefixtures("threads")
-def test_products(dtype):
-    left, x = vector(0, dtype), vector(1, dtype)
-    expected = [sum(float(a.double() @ b.double()) for a, b in zip(left, y, strict=True)) for y in (x, left)]
-    torch.testing.assert_close(kernels.products(left, [x, left]), expected, rtol=1e-13, atol=1e-10)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 9])
+def test_products(count, dtype):
+    left = vector(0, dtype)
+    terms = [*(vector(1 + k, dtype) for k in range(count - 1)), left]
+    expected = [sum(float(a.double() @ b.double()) for a, b in zip(left, y, strict=True)) for y in terms]
+    torch.testing.assert_close(kernels.products(left, terms).tolist(), expected, rtol=1e-13, atol=1e-10)
 
 
 @pytest.mark.usefixtures("threads")
@@ -105,7 +107,7 @@ def test_bits_do_not_depend_on_the_threads(dtype):
     def results() -> list[torch.Tensor]:
         weights, velocity = vector(0, dtype), vector(1, dtype)
         kernels.move(weights, weights, [(0.3, vector(2, dtype))], velocity=velocity, decay=0.9, momentum=0.9)
-        return [torch.tensor(kernels.products(weights, [weights, velocity])), *weights, *velocity]
+        return [torch.from_numpy(kernels.products(weights, [weights, velocity])), *weights, *velocity]
 
     several = results()
     torch.set_num_threads(1)
@@ -193,7 +195,7 @@ def in_double(gradients, weights, scale):
 def test_measure(pieces, dtype):
     case = bundle(pieces, dtype)
     expected = metric.sums(*in_double(*case), Backend.PLAIN, precise=True)
-    sums = torch.tensor(kernels.measure(*case), dtype=torch.float64)
+    sums = torch.from_numpy(kernels.measure(*case))
     tolerance = 16 * torch.finfo(dtype).eps * expected.max().item()
     torch.testing.assert_close(sums, expected, rtol=0, atol=tolerance)
 
@@ -204,7 +206,7 @@ def test_measure_of_extreme_gradients(pieces, scale):
     """Also where products leave the range of float32, as here with eps much longer than gradients."""
     case = bundle(pieces, torch.float32, scale)
     expected = metric.sums(*in_double(*case), Backend.PLAIN, precise=True)
-    sums = torch.tensor(kernels.measure(*case), dtype=torch.float64)
+    sums = torch.from_numpy(kernels.measure(*case))
     pairs = pieces * (pieces + 1) // 2
     kinds = (pairs, pairs, pieces + 1)  # each of its own magnitude
     for a, b in zip(sums.split(kinds), expected.split(kinds), strict=True):

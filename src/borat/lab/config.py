@@ -19,11 +19,21 @@ from borat.lab.methods import METHODS, label_of
 from borat.lab.settings import Settings
 
 LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
-SCHEDULES = ("constant", "manual", "piecewise", "geometric", "cosine", "plateau")
+SCHEDULES = (
+    "constant",
+    "manual",
+    "piecewise",
+    "geometric",
+    "cosine",
+    "one-cosine",
+    "warmup",
+    "warmup-cosine",
+    "plateau",
+)
 PRECISIONS = ("32", "64", "bf16-mixed")
 STRATEGIES = ("auto", "ddp", "fsdp")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
-LATER = ("image_size", "image_column", "label_column", "window")
+LATER = ("validation_size", "image_size", "image_column", "label_column", "window")
 """Keys that came later: a digest has them only where they are given, so that runs made before are found again."""
 
 
@@ -33,6 +43,7 @@ class RunConfig(Settings):
     data: str = "digits"
     label_noise: float = 0.0
     train_limit: int | None = None
+    validation_size: int | None = None
     augment: bool = True
     train_split: str | None = None
     glove: str | None = None

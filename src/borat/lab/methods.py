@@ -77,6 +77,7 @@ METHODS = {
         Method("adam", "Adam", 0.001, "step size", "torch.optim:Adam"),
         Method("amsgrad", "AMSGrad", 0.001, "step size", "torch.optim:Adam", options={"amsgrad": True}),
         Method("adamw", "AdamW", 0.001, "step size", "torch.optim:AdamW"),
+        Method("nadamw", "NAdamW", 0.002, "step size", f"{_HERE}.optimizers:nadamw"),
         Method("rmsprop", "RMSprop", 0.01, "step size", "torch.optim:RMSprop"),
         Method("yogi", "Yogi", 0.01, "step size", "pytorch_optimizer:Yogi", options={"weight_decouple": False}),
         Method(
@@ -101,6 +102,16 @@ METHODS = {
             averages=True,
         ),
         Method(
+            *(
+                "schedule-free-adamw",
+                "Schedule-Free AdamW",
+                0.0025,
+                "step size",
+                f"{_HERE}.schedule_free:ScheduleFreeAdamW",
+            ),
+            averages=True,
+        ),
+        Method(
             *("dog", "DoG", 1.0, "factor of the estimate", f"{_HERE}.dog:DoG"),
             takes=DECAY | BALL,
             takes_model=True,
@@ -110,8 +121,8 @@ METHODS = {
     )
 }
 """Adam and its relatives keep averages of their own, so that they take no momentum. Weight decay is the coefficient of
-an L2 term in the loss, but for AdamW and Prodigy, where it is decoupled from the gradient, and for MoMo, where it is
-proximal."""
+an L2 term in the loss, but for AdamW, NAdamW, Schedule-Free AdamW and Prodigy, where it is decoupled from the gradient,
+and for MoMo, where it is proximal."""
 
 FIRST_LABELS = {label: colour for method in METHODS.values() for label, colour in method.colours.items()}
 

@@ -10,10 +10,11 @@ T = TypeVar("T")
 
 METRICS = tuple(
     f"{split}_{name}"
-    for split in ("train", "validation", "test")
+    for split in ("train", "validation", "test", "fit")
     for name in ("accuracy", "loss", "top5_accuracy", "perplexity")
 )
-"""In the records of a run."""
+"""In the records of a run. ``train`` is the mean over the batches of an epoch while they are trained on; ``fit`` is
+measured at the end of the run, on the training examples as they are, with the weights of the result."""
 
 
 def lower_is_better(metric: str) -> bool:
@@ -52,12 +53,12 @@ def unit(metric: str) -> float:
 def metric_text(metric: str) -> str:
     """The name of a measurement and its unit.
 
-    >>> metric_text("test_accuracy"), metric_text("train_loss")
-    ('test accuracy, %', 'training objective')
+    >>> metric_text("test_accuracy"), metric_text("train_loss"), metric_text("fit_accuracy")
+    ('test accuracy, %', 'training objective', 'training accuracy, %')
     """
     if metric == "train_loss":
         return "training objective"
-    return metric.replace("_", " ") + (", %" if unit(metric) == 100.0 else "")
+    return metric.replace("fit_", "training ").replace("_", " ") + (", %" if unit(metric) == 100.0 else "")
 
 
 def value_text(metric: str, value: float, *, spread: bool = False) -> str:

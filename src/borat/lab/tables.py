@@ -1,10 +1,11 @@
-"""A table of text, for the terminal and for Markdown."""
+"""A table of text, for the terminal and for Markdown; cells between double stars are bold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from rich.table import Table as RichTable
+from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Table:
         for i, name in enumerate(self.head):
             table.add_column(name, justify="right" if i else "left")
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*(Text(text[2:-2], "bold") if text.startswith("**") else Text(text) for text in row))
         return table
 
     def as_markdown(self) -> str:

@@ -35,7 +35,7 @@ from processes import start_warm
 OWN = ("dfw", "bpgrad", "l4adam", "l4mom", "sps")
 pytestmark = pytest.mark.filterwarnings("ignore:FreeBORAT. the running statistics")  # which these tests do not look at
 
-COORDINATEWISE = ("adagrad", "adam", "amsgrad", "adamw", "rmsprop", "yogi")
+COORDINATEWISE = ("adagrad", "adam", "amsgrad", "adamw", "nadamw", "rmsprop", "yogi", "schedule-free-adamw")
 WITHOUT_WEIGHT_DECAY = ("borat", "alig")
 
 
@@ -331,7 +331,7 @@ def test_evaluation_goes_there_and_back(name):
         with evaluating(optimizer):
             moved = any(not torch.equal(value, before[key]) for key, value in model.state_dict().items())
             saved = through_a_file(optimizer.state_dict())
-        assert moved == (name in ("borat", "free-borat", "schedule-free", "dog"))
+        assert moved == (name in ("borat", "free-borat", "schedule-free", "schedule-free-adamw", "dog"))
         assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     with pytest.raises(ZeroDivisionError), evaluating(optimizer):
         raise ZeroDivisionError
@@ -469,6 +469,27 @@ def test_schedule_free_by_its_definition(radius):
         with evaluating(optimizer):
             torch.testing.assert_close(vector(model), x, rtol=1e-9, atol=1e-9)
     assert radius is None or z.norm() == pytest.approx(radius), "the ball was reached"
+
+
+def test_schedule_free_adamw_by_its_definition():
+    """The same twin, whose steps are those of Adam without momentum."""
+    model = nn.Linear(5, 3).double()
+    optimizer = make_optimizer(model, configured("schedule-free-adamw", lr=0.1))
+    gradients = []  # the library writes over them
+    optimizer.register_step_pre_hook(
+        lambda *_: gradients.append(parameters_to_vector([p.grad.clone() for p in model.parameters()]))
+    )
+    z = x = vector(model)
+    square = torch.zeros_like(z)
+    for t in range(1, 11):
+        train(model, optimizer, nn.CrossEntropyLoss(), range(t, t + 1))
+        gradient = gradients[-1]
+        square = 0.999 * square + 0.001 * gradient**2
+        z = z - 0.1 * gradient / ((square / (1.0 - 0.999**t)).sqrt() + 1e-8)
+        x = (1.0 - 1.0 / t) * x + z / t
+        torch.testing.assert_close(vector(model), 0.1 * z + 0.9 * x, rtol=1e-9, atol=1e-9)
+        with evaluating(optimizer):
+            torch.testing.assert_close(vector(model), x, rtol=1e-9, atol=1e-9)
 
 
 def test_stepping_while_evaluating_is_an_error():
@@ -636,6 +657,20 @@ def test_cosine_restarts_three_times_and_ends_with_the_budget():
     assert uneven[-1] < 0.01, "also where the budget cannot be divided by 15"
 
 
+def test_warm_ups_and_single_cosines():
+    """A twentieth of 40 batches are two, in which the rate rises in equal steps."""
+    rise, fall = [1 / 3, 2 / 3], [0.5 * (1.0 + math.cos(math.pi * i / 38)) for i in range(38)]
+    expected = {
+        "one-cosine": [0.5 * (1.0 + math.cos(math.pi * i / 40)) for i in range(40)],
+        "warmup": rise + [1.0] * 38,
+        "warmup-cosine": rise + fall,
+    }
+    for schedule, wanted in expected.items():
+        found = rates(schedule, epochs=10, batches=4)
+        assert found == pytest.approx(wanted)
+        assert rates(schedule, epochs=10, batches=4, stop=7) == found
+
+
 def test_plateau_divides_by_five_without_a_new_best():
     accuracies = [0.5, 0.6, 0.6, 0.55, 0.61, 0.7, 0.69]
     found = rates("plateau", epochs=7, batches=1, accuracies=accuracies)
@@ -657,7 +692,7 @@ def test_every_schedule_with_every_optimizer(name, schedule):
         used.add(optimizer.param_groups[0]["lr"])
         plan.after_epoch(0.5)
         assert all(map(math.isfinite, losses))
-    assert (used == {config.lr}) == (schedule == "constant")
+    assert (used == {config.lr}) == (schedule in ("constant", "warmup"))
 
 
 # What is refused

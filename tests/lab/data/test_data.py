@@ -112,6 +112,19 @@ def test_grey_and_jpeg_images_become_rgb(tmp_path):
     assert torch.equal(images[:, 0], images[:, 1])
 
 
+def test_cifar100_by_its_superclasses_and_smaller(tmp_path):
+    write_set("cifar100", tmp_path)
+    options = {"data_dir": tmp_path, "validation_size": 5, "label_column": "coarse_label"}
+    task = load("cifar100", **options, image_size=8)
+    assert (task.description.num_classes, task.description.input_shape) == (20, (3, 8, 8))
+    fine = load("cifar100", data_dir=tmp_path, validation_size=5)
+    assert torch.equal(task.split("test").labels, fine.superclasses[fine.split("test").labels])
+    whole = fine.split("test").images.float()
+    assert (task.split("test").images.float().mean((2, 3)) - whole.mean((2, 3))).abs().max() < 10
+    noisy = load("cifar100", **options, label_noise=1.0)
+    assert noisy.description.switched_labels == noisy.description.sizes["train"], "any super-class may be drawn"
+
+
 def test_cifar100_knows_its_superclasses(tmp_path):
     write_set("cifar100", tmp_path)
     task = load("cifar100", data_dir=tmp_path, validation_size=5)
@@ -449,3 +462,16 @@ def test_train_limit():
     task = load("digits", train_limit=100)
     assert task.description.sizes == {"train": 100, "validation": 180, "test": 359}
     assert "digits" in DATASETS
+
+
+def test_image_sets_at_another_size(tmp_path, cache):
+    images = write_set("cifar100", tmp_path)
+    arguments = {"data_dir": tmp_path, "validation_size": 5}
+    small = load("cifar100", **arguments, image_size=16)
+    assert small.description.input_shape == (3, 16, 16)
+    assert load("cifar100", **arguments).description.input_shape == (3, 32, 32), "what is kept is kept by size"
+    assert load("cifar100", **arguments, image_size=16).splits["test"].images.equal(small.splits["test"].images)
+    blocks = torch.from_numpy(images["test"]).permute(0, 3, 1, 2).float().unfold(2, 2, 2).unfold(3, 2, 2).mean((4, 5))
+    shrunk = small.splits["test"].images.float()
+    alike = torch.corrcoef(torch.stack([blocks.flatten(), shrunk.flatten()]))[0, 1]
+    assert alike > 0.9, "each pixel is about the mean of four"

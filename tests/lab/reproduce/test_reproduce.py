@@ -15,6 +15,7 @@ from borat.lab.cli.demo import _accuracy
 from borat.lab.config import RunConfig
 from borat.lab.report.tasks import group
 from borat.lab.reproduce.claims import check, check_claims
+from borat.lab.reproduce.costs import estimate
 from borat.lab.reproduce.page import report
 from borat.lab.reproduce.plan import Cell, plan
 from borat.lab.reproduce.reading import load_spec, read_spec, spec_names
@@ -35,12 +36,17 @@ TOY = {
     "model": "mlp-16",
     "dropout": 0.0,
     "train_split": None,
+    "image_size": None,
+    "label_column": None,
+    "window": None,
     "train_limit": 48,
+    "validation_size": None,
     "batch_size": 16,
     "epochs": 1,
     "lr": 0.1,
 }
-TRAINED = [name for name in spec_names() if load_spec(name).kind != "runtime"]
+TRAINED = [name for name in spec_names() if load_spec(name).kind not in ("runtime", "scoreboard")]
+"""A scoreboard is trained in a test of its own."""
 
 SPEC = """
 title = "Small"
@@ -124,6 +130,7 @@ def test_every_experiment_end_to_end(name, toy_runs):
         for column, published in cells.items():
             assert row in shown.markdown
             assert column not in result.columns or paper_text(spec.metric, published) in shown.markdown
+    assert (": training accuracy, %" in shown.markdown) is (spec.kind == "grid")
     assert [claim.text for claim in shown.experiment.claims] == [v.claim.text for v in check_claims(result)]
     json.dumps(shown.experiment.model_dump(), allow_nan=False)
 
@@ -145,7 +152,7 @@ def test_on_cifar_files(tmp_path, cache):
         write_images(
             tmp_path / f"{split}.parquet", images, "img", {"fine_label": labels[:count], "coarse_label": coarse}
         )
-    changes = {"model": "logistic", "train_limit": 40, "epochs": 1, "lr": 0.1, "radius": 10.0}
+    changes = {"model": "logistic", "train_limit": 40, "epochs": 1, "lr": 0.1, "radius": 10.0, "seed": 3}
     spec = load_spec("robustness-cifar100-noise50")
     result = reproduce(
         spec, "mini", tmp_path / "runs", methods=["BORAT3"], changes=changes, data_dir=tmp_path, engine=Inline()
@@ -155,6 +162,8 @@ def test_on_cifar_files(tmp_path, cache):
     assert run.label_noise == 0.5
     environment = json.loads((tmp_path / "runs" / run.Index / "environment.json").read_text())
     assert environment["data"]["switched_labels"] > 0
+    assert environment["data"]["input_shape"] == [3, 16, 16]
+    assert environment["data"]["sizes"] == {"train": 40, "validation": 500, "test": 100}
 
 
 def test_on_snli_files(tmp_path, cache):
@@ -181,13 +190,15 @@ def test_missing_data_is_told_before_anything_runs(tmp_path):
 # The choice
 
 
-def store(folder: Path, config: RunConfig, validation: list[float], test: float, status: str = "finished") -> None:
+def store(
+    folder: Path, config: RunConfig, validation: list[float], test: float, status: str = "finished", **more: float
+) -> None:
     """A run as training leaves it."""
     run = Run.create(folder / config.digest, config)
     epochs = [
         {"epoch": i, "seconds": 1.5, "train_loss": 1 - v, "validation_accuracy": v} for i, v in enumerate(validation)
     ]
-    run.write_metrics(Metrics(status, epochs, {"test_accuracy": test, "test_loss": 1 - test}))
+    run.write_metrics(Metrics(status, epochs, {"test_accuracy": test, "test_loss": 1 - test, **more}))
 
 
 def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
@@ -237,13 +248,49 @@ def test_the_smallest_training_loss_is_chosen(tmp_path):
     spec = load_spec("cifar100-training")
     changes = {key: value for key, value in TOY.items() if key != "lr"}
     chosen = {"methods": ["Adam"], "columns": ["WRN"], "changes": changes}
-    first, second = plan(spec, "mini", **chosen)[0].configs
+    first, second, third = plan(spec, "mini", **chosen)[0].configs
     store(tmp_path, first, [0.2, 0.3, 0.6], 0.9)
-    store(tmp_path, second, [0.3, 0.5, 0.7], 0.1)
-    (cell,) = reproduce(spec, "mini", tmp_path, **chosen, engine=Nothing()).cells
+    store(tmp_path, second, [0.3, 0.5, 0.7], 0.1, fit_accuracy=0.985)
+    store(tmp_path, third, [0.2, 0.3, 0.4], 0.9)
+    result = reproduce(spec, "mini", tmp_path, **chosen, engine=Nothing())
+    (cell,) = result.cells
     assert cell.config == second
+    assert "| Adam | WRN | 0.7 | 0.5 | 0.3 | 0.3 | 98.5 |" in report(result, "").markdown, "the training accuracy, too"
     assert curve(cell.chosen.history.iloc[0], "train_loss") == pytest.approx([0.7, 0.5, 0.3])
     assert cell.mean == pytest.approx(0.3)
+
+
+def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
+    grid = spec.model_copy(update={"kind": "grid", "seeds": (0, 1)})
+    sgd, alig = plan(grid, "mini")
+    assert [(c.lr, c.seed) for c in sgd.configs] == [(lr, seed) for seed in (0, 1) for lr in (0.01, 0.1, 1.0)]
+    assert (sgd.varied, alig.varied) == (("lr",), ())
+    assert estimate(grid, "mini").runs == 8
+    assert missing_runs(grid, "mini", tmp_path) == [*sgd.configs, *alig.configs]
+    tests = {0.01: (0.50, 0.70), 0.1: (0.90, 0.20), 1.0: (0.80, math.nan)}  # the best run is not in the best cell
+    for config in sgd.configs:
+        test = tests[config.lr][config.seed]
+        status = "diverged" if math.isnan(test) else "finished"
+        store(tmp_path, config, [test], test, status, fit_accuracy=test + 0.05)
+    for config, test in zip(alig.configs, (0.55, 0.63), strict=True):
+        store(tmp_path, config, [test], test, fit_accuracy=1.0)
+    assert missing_runs(grid, "mini", tmp_path) == []
+    result = reproduce(grid, "mini", tmp_path, engine=Nothing())
+    shown = report(result, "").markdown
+    assert "| method | settings | lr 0.01 | lr 0.1 | lr 1 |" in shown
+    assert "| SGD | - | 60.0 | 55.0 | diverged |" in shown, "test accuracies, each a mean over two seeds"
+    assert "| SGD | - | 65.0 | 60.0 | diverged |" in shown, "training accuracies"
+    assert "| SGD | 60.0 | 65.0 | 51.7 | 1 of 3 | 0.01 | 1 |" in shown, "the mean counts the run that diverged as 0"
+    assert "| ALI-G | 59.0 | 100.0 | 59.0 | 1 of 1 | 1 | 0 |" in shown
+    assert "Each cell is the mean over the seeds 0, 1, and diverged if one of them has" in shown
+    cell = result.cell("SGD", "digits")
+    assert configs_of(cell.chosen) == [sgd.configs[0], sgd.configs[3]], "chosen by the mean of both"
+    assert cell.mean == pytest.approx(0.6)
+
+    def number(statistic):
+        return check(claim(statistic, methods=["SGD"], at_least=0.0), "digits", result).numbers["SGD"]
+
+    assert [number(statistic) for statistic in ("best", "mean", "usable")] == pytest.approx([0.6, 3.1 / 6, 1])
 
 
 def test_changes_replace_grids(spec):
@@ -323,7 +370,7 @@ def test_exactly_two_points_below_the_best_is_usable_everywhere(tmp_path, spec, 
         "mini",
         (CellResult(Cell("SGD", "digits", (RunConfig(lr=0.1), RunConfig(lr=1.0)), ("lr",)), runs, runs[:1]),),
     )
-    assert f"| SGD | 77.0 | {50 * (0.77 + second):.1f} | {1 + usable} of 2 |" in report(grid, "").markdown
+    assert f"| SGD | 77.0 | - | {50 * (0.77 + second):.1f} | {1 + usable} of 2 |" in report(grid, "").markdown
     assert ("green" in _accuracy(second, 0.77)) is bool(usable)
 
 
@@ -332,6 +379,16 @@ def test_claims_about_losses():
     assert verdict(claim("value", "A", "B", factor=10.0), losses, "train_loss").supported
     assert not verdict(claim("value", "A", "B", factor=10.1), losses, "train_loss").supported
     assert not verdict(claim("value", "B", "A"), losses, "train_loss").supported
+
+
+def test_losses_within_a_twentieth_of_the_lowest_are_usable():
+    losses = {"A": {0.1: 2.0, 1.0: 2.1}, "B": {0.1: 2.11, 1.0: math.nan}}
+    assert verdict(claim("usable", "A", "B"), losses, "test_loss").numbers == {"A": 2, "B": 0}
+    assert verdict(claim("best", "A", "B"), losses, "test_loss").numbers == {"A": 2.0, "B": 2.11}
+    found = verdict(claim("mean", "A", "B"), losses, "test_loss")
+    assert found.numbers == {"A": pytest.approx(2.05), "B": math.inf}
+    assert found.supported, "who diverges is the worse one"
+    assert not verdict(claim("mean", "B", "A"), losses, "test_loss").supported
 
 
 def test_claims_about_other_measurements(tmp_path, spec):

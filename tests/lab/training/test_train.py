@@ -12,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from borat.lab.baselines import make_optimizer
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
 from borat.lab.data import load
@@ -191,6 +192,34 @@ def test_metrics_say_what_happened(uninterrupted):
     assert [epoch["epoch"] for epoch in metrics.epochs] == [0, 1, 2]
     assert sum(sum(epoch["kinds"].values()) for epoch in metrics.epochs) == math.ceil(39 / 4)
     assert metrics.result["test_accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "borat", "free-borat"])
+def test_the_fit_is_that_of_the_result_on_the_training_examples(tmp_path, optimizer):
+    config = RunConfig(
+        epochs=2, train_limit=300, optimizer=optimizer, lr=0.1, batch_size=32, label_noise=0.2, dropout=0.2
+    )
+    result = train(config, tmp_path / "run")
+    state = Run(tmp_path / "run").load("last.pt")
+    model = make_model(config.model, input_shape=(1, 8, 8), classes=10).eval()
+    model.load_state_dict(state["model"])
+    if optimizer != "sgd":  # the result is not where gradients are measured
+        method = make_optimizer(model, config)
+        method.load_state_dict(state["optimizer"])
+        method.eval()
+    (batch,) = load("digits", train_limit=300, label_noise=0.2).batches("train", 300, shuffle=False)
+    scores = model(*batch.inputs).detach()
+    assert result.result["fit_accuracy"] == (scores.argmax(1) == batch.labels).double().mean().item()
+    loss = torch.nn.functional.cross_entropy(scores, batch.labels).item()
+    assert result.result["fit_loss"] == pytest.approx(loss, rel=1e-5)
+    assert result.epochs[-1]["train_loss"] != pytest.approx(loss, rel=1e-3), "the mean while training is another number"
+
+
+def test_validation_size(tmp_path):
+    config = RunConfig(epochs=1, train_limit=100, validation_size=20, batch_size=32)
+    assert config.digest != config.replace(validation_size=None).digest
+    train(config, tmp_path / "run")
+    assert Run(tmp_path / "run").environment["data"]["sizes"] == {"train": 100, "validation": 20, "test": 359}
 
 
 def invoke(*arguments: str):

@@ -60,7 +60,7 @@ def test_resumes_bit_for_bit(tmp_path, letters, model):
 def test_what_is_measured(tmp_path, letters):
     config = SMALL.replace(model="ngram-6-32", epochs=6, dropout=0.0, optimizer="adam", lr=0.01)
     metrics = train(config, tmp_path / "run", data_dir=letters)
-    assert set(metrics.result) == {"test_loss", "test_perplexity"}
+    assert set(metrics.result) == {"test_loss", "test_perplexity", "fit_loss", "fit_perplexity"}
     assert not any("accuracy" in key for key in metrics.epochs[0])
     assert metrics.result["test_perplexity"] == pytest.approx(math.exp(metrics.result["test_loss"]))
     assert metrics.result["test_loss"] < 0.9, "guessing among its fifteen characters costs 2.7 nats"

@@ -57,3 +57,15 @@ def _class_of(method: Method) -> Callable[..., Optimizer]:
 def sgd(params: list[nn.Parameter], lr: float, momentum: float, **options: Any) -> Optimizer:
     """SGD with Nesterov's momentum, if any."""
     return torch.optim.SGD(params, lr=lr, momentum=momentum, nesterov=momentum > 0.0, **options)
+
+
+def nadamw(params: list[nn.Parameter], lr: float, **options: Any) -> Optimizer:
+    """NAdam with decoupled weight decay."""
+
+    def keep_types(optimizer: Optimizer, *_: Any) -> None:
+        for p, state in optimizer.state.items():  # made in float32, and loaded in the parameter's type
+            state["mu_product"] = state["mu_product"].to(p.dtype)
+
+    optimizer = torch.optim.NAdam(params, lr=lr, decoupled_weight_decay=True, **options)
+    optimizer.register_step_post_hook(keep_types)
+    return optimizer

@@ -1,9 +1,10 @@
-"""Schedule-Free SGD, from schedulefree."""
+"""Schedule-Free SGD and AdamW, from schedulefree."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import schedulefree  # type: ignore[import-untyped]
 import torch
@@ -13,7 +14,33 @@ from borat.constraints import L2Ball
 from borat.lab.baselines.loss_based import inner_product
 
 
-class ScheduleFree(schedulefree.SGDScheduleFree):  # type: ignore[misc]
+class _ThereAndBack:
+    r"""What both share: :meth:`eval` puts the model at the average, and :meth:`train` back, bit for bit."""
+
+    param_groups: list[dict[str, Any]]
+    state: dict[Tensor, dict[str, Tensor]]
+
+    @torch.no_grad()
+    def eval(self) -> None:
+        r"""Put the model at the average :math:`x`."""
+        if self.param_groups[0]["train_mode"]:
+            for p in self._started():
+                self.state[p]["y"] = p.detach().clone()
+        super().eval()  # type: ignore[misc]
+
+    @torch.no_grad()
+    def train(self) -> None:
+        r"""Put the model back at :math:`y`."""
+        super().train()  # type: ignore[misc]
+        for p in self._started():
+            if "y" in self.state[p]:
+                p.copy_(self.state[p].pop("y"))
+
+    def _started(self) -> list[Tensor]:
+        return [p for p in self.param_groups[0]["params"] if "z" in self.state.get(p, {})]
+
+
+class ScheduleFree(_ThereAndBack, schedulefree.SGDScheduleFree):  # type: ignore[misc]
     r"""Schedule-Free SGD (Defazio, Yang, Mehta, Mishchenko, Khaled and Cutkosky, 2024).
 
     The gradients are measured at :math:`y = (1 - \beta) z + \beta x`, where :math:`z` takes the steps of SGD and
@@ -57,25 +84,6 @@ class ScheduleFree(schedulefree.SGDScheduleFree):  # type: ignore[misc]
         group = self.param_groups[0]
         return float(group["scheduled_lr"]) if group["k"] else None
 
-    @torch.no_grad()
-    def eval(self) -> None:
-        r"""Put the model at the average :math:`x`."""
-        if self.param_groups[0]["train_mode"]:
-            for p in self._started():
-                self.state[p]["y"] = p.detach().clone()
-        super().eval()
-
-    @torch.no_grad()
-    def train(self) -> None:
-        r"""Put the model back at :math:`y`."""
-        super().train()
-        for p in self._started():
-            if "y" in self.state[p]:
-                p.copy_(self.state[p].pop("y"))
-
-    def _started(self) -> list[Tensor]:
-        return [p for p in self.param_groups[0]["params"] if "z" in self.state.get(p, {})]
-
     def _project(self, radius: float) -> None:
         r"""Project :math:`z`, and move :math:`y` as if :math:`z` had come there by its step."""
         group, params = self.param_groups[0], self._started()
@@ -89,3 +97,11 @@ class ScheduleFree(schedulefree.SGDScheduleFree):  # type: ignore[misc]
         for p, z in zip(params, zs, strict=True):
             p.add_(z, alpha=(scale - 1.0) * share)
             z.mul_(scale)
+
+
+class ScheduleFreeAdamW(_ThereAndBack, schedulefree.AdamWScheduleFree):  # type: ignore[misc]
+    r"""Schedule-Free AdamW: the same, where :math:`z` takes the steps of Adam without its momentum."""
+
+    def __init__(self, params: list[nn.Parameter], lr: float = 0.0025, *, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self.param_groups[0]["train_mode"] = True

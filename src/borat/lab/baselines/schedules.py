@@ -1,28 +1,34 @@
 """The learning-rate schedules of the paper's first figure and of its experiments, for a budget of any length.
 
-========== ============================================================================================================
-constant   the learning rate stays as it is
-manual     of Zagoruyko and Komodakis (2016) for wide residual networks: times 0.2 at 30, 60 and 80 % of the budget,
-           which is after 60, 120 and 160 of 200 epochs; on SVHN, times 0.1 at 50 and 75 %, after 80 and 120 of 160
-piecewise  of Huang et al. (2017) for densely connected networks: times 0.1 at 50 and 75 % of the budget
-geometric  of Szegedy et al. (2015): times 0.94 after every second epoch
-cosine     warm restarts of Loshchilov and Hutter (2017): cycles of cosine annealing to zero, each twice as long as the
-           one before. Four of them fill the budget: the first takes a fifteenth of it, and the last one ends with it.
-           The learning rate changes after each batch
-plateau    of the paper's experiment on SNLI: divided by 5 after each epoch without a new best validation accuracy,
-           or loss where there is no accuracy
-========== ============================================================================================================
+============= ==========================================================================================================
+constant      the learning rate stays as it is
+manual        of Zagoruyko and Komodakis (2016) for wide residual networks: times 0.2 at 30, 60 and 80 % of the budget,
+              which is after 60, 120 and 160 of 200 epochs; on SVHN, times 0.1 at 50 and 75 %, after 80 and 120 of 160
+piecewise     of Huang et al. (2017) for densely connected networks: times 0.1 at 50 and 75 % of the budget
+geometric     of Szegedy et al. (2015): times 0.94 after every second epoch
+cosine        warm restarts of Loshchilov and Hutter (2017): cycles of cosine annealing to zero, each twice as long as
+              the one before. Four of them fill the budget: the first takes a fifteenth of it, and the last one ends
+              with it. The learning rate changes after each batch
+one-cosine    a single cosine from the learning rate to zero
+warmup        rises from zero over the first 5 % of the budget, then stays
+warmup-cosine rises as well, then falls to zero along a single cosine
+plateau       of the paper's experiment on SNLI: divided by 5 after each epoch without a new best validation accuracy,
+              or loss where there is no accuracy
+============= ==========================================================================================================
 
 They work with every optimizer. BORAT takes a new learning rate at its next bundle.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import (
     CosineAnnealingWarmRestarts,
+    LambdaLR,
     LRScheduler,
     MultiStepLR,
     ReduceLROnPlateau,
@@ -34,6 +40,9 @@ from borat.lab.config import RunConfig
 
 COSINE_CYCLES = 1 + 2 + 4 + 8
 """The lengths of the cycles, in units of the first."""
+
+WARMUP = 0.05
+"""The share of the budget in which the learning rate rises."""
 
 
 class Schedule:
@@ -53,6 +62,8 @@ class Schedule:
         self.batches_done += 1
         if isinstance(self.scheduler, CosineAnnealingWarmRestarts) and self.batches_done < self.budget:
             self.scheduler.step(COSINE_CYCLES * self.batches_done / self.budget)
+        elif isinstance(self.scheduler, LambdaLR) and self.batches_done < self.budget:
+            self.scheduler.step()
 
     def after_epoch(self, score: float) -> None:
         """Called after each epoch and its evaluation, with a score of which more is better."""
@@ -76,10 +87,11 @@ def make_schedule(optimizer: Optimizer, config: RunConfig, batches: int) -> Sche
     """The schedule of a run whose epochs have so many batches."""
     if batches < 1:
         raise ValueError(f"batches must be at least 1, got {batches}")
-    return Schedule(_make_scheduler(unwrap(optimizer), config), config.epochs * batches)
+    budget = config.epochs * batches
+    return Schedule(_make_scheduler(unwrap(optimizer), config, budget), budget)
 
 
-def _make_scheduler(optimizer: Optimizer, config: RunConfig) -> LRScheduler | None:
+def _make_scheduler(optimizer: Optimizer, config: RunConfig, budget: int) -> LRScheduler | None:
     match config.schedule:
         case "manual" if not config.data.startswith("svhn"):
             return MultiStepLR(optimizer, _milestones(config, 0.3, 0.6, 0.8), 0.2)
@@ -89,6 +101,9 @@ def _make_scheduler(optimizer: Optimizer, config: RunConfig) -> LRScheduler | No
             return StepLR(optimizer, step_size=2, gamma=0.94)
         case "cosine":
             return CosineAnnealingWarmRestarts(optimizer, T_0=1, T_mult=2)
+        case "one-cosine" | "warmup" | "warmup-cosine":
+            warmup = math.ceil(WARMUP * budget) if "warmup" in config.schedule else 0
+            return LambdaLR(optimizer, _factor(warmup, budget if "cosine" in config.schedule else None))
         case "plateau":
             return ReduceLROnPlateau(optimizer, "max", factor=0.2, patience=0, threshold=0.0)
     return None
@@ -97,3 +112,14 @@ def _make_scheduler(optimizer: Optimizer, config: RunConfig) -> LRScheduler | No
 def _milestones(config: RunConfig, *shares: float) -> list[int]:
     """The epochs after which so large shares of the budget are spent; the first epoch always has the first rate."""
     return [max(1, round(share * config.epochs)) for share in shares]
+
+
+def _factor(warmup: int, end: int | None) -> Callable[[int], float]:
+    """Of the learning rate after so many batches: a rise of ``warmup`` of them, and a cosine to zero at the ``end``."""
+
+    def factor(batch: int) -> float:
+        if batch < warmup:
+            return (batch + 1) / (warmup + 1)
+        return 1.0 if end is None else 0.5 * (1.0 + math.cos(math.pi * (batch - warmup) / (end - warmup)))
+
+    return factor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ def reproduce(
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Where runs are kept; runs/NAME without it.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result to this Markdown file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw a scoreboard to this PNG or PDF file.")] = None,
     workers: Workers = None,
     threads: Threads = None,
     engine: EngineName = "local",
@@ -67,7 +69,9 @@ def reproduce(
         if commands:
             _print_commands(spec, scale, folder, chosen, data_dir)
             return
-        command = _command(name, scale, methods, columns, settings, data_dir, output)
+        if picture is not None:
+            _check_picture(spec, picture)
+        command = _command(name, scale, methods, columns, settings, data_dir, output, picture)
         if runtime := spec.runtime_at(scale):
             if any(chosen.values()):
                 raise ValueError(f"{spec.name} measures run time: --methods, --columns and --set do not apply to it")
@@ -85,10 +89,32 @@ def reproduce(
             gpus_per_run=gpus_per_run,
         )
         result = _run(spec, scale, folder, {**chosen, "data_dir": data_dir, "engine": where})
-        _show(report(result, command), folder, output)
+        link = Path(os.path.relpath(picture, output.parent)).as_posix() if picture and output else ""
+        page = report(result, command, link)
+        _show(page, folder, output)
+        if picture is not None:
+            _draw(page, picture)
         _tell_failures(result, folder)
     except (ValueError, OSError) as error:
         raise refusal(error) from error
+
+
+def _check_picture(spec: Spec, picture: Path) -> None:
+    """Before hours of training."""
+    if spec.kind != "scoreboard":
+        raise ValueError(f"--picture is for a scoreboard, but {spec.name} is a {spec.kind}")
+    if picture.suffix not in (".png", ".pdf"):
+        raise ValueError(f"--picture must end with .png or .pdf, got {picture}")
+
+
+def _draw(page: ResultPage, picture: Path) -> None:
+    from borat.lab.figures import save
+    from borat.lab.reproduce.picture import draw_board
+
+    assert page.board is not None  # as checked before
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    save(draw_board(page.board, page.experiment.title), picture.parent, picture.stem, [picture.suffix[1:]])
+    console.print(f"written to {picture}", highlight=False)
 
 
 def _run(spec: Spec, scale: str, folder: Path, options: Mapping[str, Any]) -> Result:
@@ -152,6 +178,7 @@ def _command(
     changes: Mapping[str, Any],
     data_dir: Path | None,
     output: Path | None,
+    picture: Path | None,
 ) -> str:
     """The command as it can be repeated elsewhere: where the data are is left to the reader."""
     from borat.lab.reproduce.page import changes_text
@@ -162,7 +189,8 @@ def _command(
     for key, value in changes_text(changes).items():
         words += ["--set", f"{key}={value}"]
     words += ["--data-dir", "DATA"] if data_dir else []
-    words += ["--output", output.name] if output else []
+    for flag, path in (("--output", output), ("--picture", picture)):
+        words += [flag, path.name] if path else []
     return shlex.join(words)
 
 

@@ -91,7 +91,8 @@ def ending(point: JobProgress) -> str:
     if point.outcome.error:
         return f"{point.outcome.status}: {last_line(point.outcome.error)}"
     result = point.outcome.result
-    shown = [name for name in result if "accuracy" in name] or list(result)
+    told = [name for name in result if not name.startswith("fit_")]  # of a training run, what it is judged by
+    shown = [name for name in told if "accuracy" in name] or told
     values = [f", {name.replace('_', ' ')} {with_unit(name, result[name])}" for name in shown]
     return f"{point.outcome.status}{''.join(values)}"
 

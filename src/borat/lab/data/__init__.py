@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
-from borat.lab.data.characters import load_characters
+from borat.lab.data.characters import load_characters, load_topics
 from borat.lab.data.csv import load_csv
 from borat.lab.data.errors import (
     CorruptFileError,
@@ -56,14 +56,16 @@ class Loader:
     """The only families of models for such data; without one, those for images or vectors."""
 
 
+IMAGE_OPTIONS = ("flatten", "image_size", "image_column", "label_column")
 DATASETS: dict[str, Loader] = {
     "digits": Loader(load_digits_set, ("flatten",)),
-    **{name: Loader(partial(load_image_set, name), ("flatten", "image_column", "label_column")) for name in IMAGE_SETS},
+    **{name: Loader(partial(load_image_set, name), IMAGE_OPTIONS) for name in IMAGE_SETS},
     "imagenet": Loader(load_imagenet, ("image_size",)),
     "snli": Loader(load_snli, ("train_split", "glove"), models=("infersent",)),
-    "images": Loader(load_images, ("flatten", "image_size", "image_column", "label_column")),
+    "images": Loader(load_images, IMAGE_OPTIONS),
     "csv": Loader(load_csv, ("label_column",)),
     "text": Loader(load_characters, ("window",), models=("gpt", "ngram")),
+    "topics": Loader(load_topics, ("window",), models=("gpt", "ngram")),
     **{name: Loader(partial(load_libsvm, name)) for name in LIBSVM_SETS},
     "least_squares": Loader(load_least_squares, ("examples", "features")),
     "separable": Loader(load_separable, ("examples", "features")),
@@ -114,10 +116,10 @@ def load(
         flatten: images as vectors.
         train_split: for SNLI: ``"validation"`` to train on that smaller split.
         glove: for SNLI: a text file of word vectors.
-        image_size: for ImageNet: the size of the crops, 224 unless given; for ``images``: the height and width to bring
-            them to.
+        image_size: the height and width to bring images to; for ImageNet: the size of the crops, 224 unless given.
         image_column: of parquet files: the column of the images, where it is not the hub's, or ``image``.
-        label_column: of parquet files and ``csv``: that of the classes, where it is not the hub's, or ``label``.
+        label_column: of parquet files and ``csv``: that of the classes, where it is not the hub's, or ``label``; with
+            CIFAR-100's ``coarse_label`` its twenty super-classes are the classes.
         window: for text: the characters of an example, 64 unless given.
         examples: of a synthetic problem's training split, 1,000 unless given.
         features: of a synthetic problem, 20 unless given.

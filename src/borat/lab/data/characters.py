@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +82,11 @@ def load_characters(options: Options) -> Task:
         notes=(f"{len(tokens)} characters, {len(alphabet)} different ones",),
     )
     return Task(description, splits, options.seed)
+
+
+def load_topics(options: Options) -> Task:
+    """Those topics, also where there is a folder for other data sets."""
+    return load_characters(replace(options, data_dir=None))
 
 
 def encode(text: str) -> tuple[str, Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from borat.lab.data.augment import Augmentation, channel_statistics
 from borat.lab.data.cache import cached
@@ -92,6 +93,8 @@ def load_image_set(name: str, options: Options) -> Task:
     """Load one of :data:`IMAGE_SETS`."""
     spec = IMAGE_SETS[name]
     spec = replace(spec, image=options.image_column or spec.image, label=options.label_column or spec.label)
+    if spec.label == spec.coarse:  # the super-classes are what is asked for
+        spec = replace(spec, classes=spec.coarse_classes, coarse=None)
     train = _decode(name, spec, "train", options)
     if spec.held_out is None:
         if options.validation_size is not None:
@@ -115,15 +118,24 @@ def _decode(name: str, spec: ImageSet, split: str, options: Options) -> Decoded:
         sources = open_split(name, spec.hub, split, columns, options.data_dir)
     except SchemaError as error:
         raise SchemaError(f"{error}; {NAME_COLUMNS}") from error
+    size = options.image_size
+    shape = spec.shape if size is None else (spec.shape[0], size, size)
     identity = tuple(part for source in sources for part in source.identity)
     tensors = cached(
         options.cache,
         f"{name}-{split}",
-        (identity, tuple(columns.items()), spec.shape) if identity else None,
-        lambda: decode_split(sources, spec.image, spec.shape, spec.label_columns),
+        (identity, tuple(columns.items()), shape) if identity else None,
+        lambda: _resized(decode_split(sources, spec.image, spec.shape, spec.label_columns), shape),
     )
     coarse = tensors[spec.coarse] if spec.coarse else None
     return Decoded(tensors["images"], tensors[spec.label], coarse, tuple(source.where for source in sources))
+
+
+def _resized(tensors: dict[str, Tensor], shape: tuple[int, int, int]) -> dict[str, Tensor]:
+    images = tensors["images"]
+    if tuple(images.shape[1:]) == shape:
+        return tensors
+    return {**tensors, "images": functional.interpolate(images, shape[1:], mode="bilinear", antialias=True)}
 
 
 def load_digits_set(options: Options) -> Task:

@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from borat.lab.data.cache import cached
 from borat.lab.data.errors import CorruptFileError, LabelError, MissingDataError
 from borat.lab.data.noise import any_class, hold_out, limit, switch_labels
 from borat.lab.data.options import Options
+from borat.lab.data.source import identify
 from borat.lab.data.task import Description, Task, VectorSplit
 
 SUFFIXES = ("", ".txt", ".bz2", ".txt.bz2", ".gz")
@@ -42,7 +44,7 @@ def load_libsvm(name: str, options: Options) -> Task:
     """
     spec = LIBSVM_SETS[name]
     path = train_file(name, spec, options.data_dir)
-    features, raw = read_file(path, spec.features)
+    features, raw = _read(name, path, options)
     classes = torch.unique(raw)
     if len(classes) != 2:
         raise LabelError(f"{path}: expected labels of two classes, found {classes.tolist()[:10]}")
@@ -55,7 +57,7 @@ def load_libsvm(name: str, options: Options) -> Task:
         notes = (f"there is no test file: a fifth of {path} is held out",)
     else:
         rest = torch.arange(len(labels))
-        test_features, test_raw = read_file(test_path, spec.features)
+        test_features, test_raw = _read(name, test_path, options)
         test = VectorSplit(test_features, binary(test_raw, classes, test_path))
     held = len(rest) // 10 if options.validation_size is None else options.validation_size
     train_rows, validation_rows = hold_out(len(rest), held, path)
@@ -77,6 +79,17 @@ def load_libsvm(name: str, options: Options) -> Task:
         notes=notes,
     )
     return Task(description, splits, options.seed)
+
+
+def _read(name: str, path: Path, options: Options) -> tuple[Tensor, Tensor]:
+    """A file, or what was kept of it: to unpack and read the text takes longer than to train on it."""
+
+    def read() -> dict[str, Tensor]:
+        features, labels = read_file(path, LIBSVM_SETS[name].features)
+        return {"features": features, "labels": labels}
+
+    tensors = cached(options.cache, name, identify(path), read)
+    return tensors["features"], tensors["labels"]
 
 
 def train_file(name: str, spec: LibsvmSet, folder: Path | None) -> Path:

@@ -48,7 +48,7 @@ def _as_text(value: Any) -> Any:
 def write_latex(tasks: Sequence[TaskReport], experiments: Sequence[Experiment], path: Path) -> None:
     """Tables for the booktabs package: ours beside the paper's for each experiment, then the settings of each task."""
     parts = ["% needs \\usepackage{booktabs}"]
-    parts += [_experiment(experiment) for experiment in experiments]
+    parts += [part for experiment in experiments for part in _experiment(experiment)]
     parts += [_settings(task) for task in tasks]
     write_text(path, "\n\n".join(parts) + "\n")
 
@@ -64,7 +64,21 @@ def _settings(task: TaskReport) -> str:
     return _tabular(task.name, alignment, heads, cells)
 
 
-def _experiment(experiment: Experiment) -> str:
+def _experiment(experiment: Experiment) -> list[str]:
+    """A scoreboard's own tables, or ours beside the paper's."""
+    if not experiment.tables:
+        return [_comparison(experiment)]
+    return [
+        _tabular(t.title, "l" + "r" * (len(t.head) - 1), t.head, [[_text(cell) for cell in row] for row in t.rows])
+        for t in experiment.tables
+    ]
+
+
+def _text(cell: str) -> str:
+    return rf"\textbf{{{escape(cell[2:-2])}}}" if cell.startswith("**") else escape(cell)
+
+
+def _comparison(experiment: Experiment) -> str:
     heads = ["method"]
     for column in experiment.columns:
         heads += [f"{column}, ours", "paper"]

@@ -13,7 +13,7 @@ import pandas as pd
 from borat.lab.metrics import lower_is_better
 from borat.lab.reproduce.run import CellResult, Result
 from borat.lab.reproduce.spec import Claim
-from borat.lab.robustness import best_accuracy, is_usable
+from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
 from borat.lab.store.records import curve
 
 
@@ -91,17 +91,27 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, cells: Sequence[Cell
         return _recorded(claim.metric or metric, claim.epoch, cell)
     if claim.statistic == "value":
         return cell.mean
-    runs = cell.runs
-    for key, values in claim.where.items():
-        runs = runs[runs[key].isin(values)]
-    if runs.empty:
+    settings = _where(claim, cell.settings)
+    if settings.empty:
         return None
-    values = runs.value[runs.works]
     if claim.statistic == "best":
+        values = settings.value[settings.works]
         return float(values.min() if lower_is_better(metric) else values.max())
     if claim.statistic == "mean":
-        return float(values.sum() / len(runs))
-    return float(usable_runs(runs, cells).sum())
+        return mean_of_all(_where(claim, cell.runs), metric)
+    return float(is_near_best(settings, metric, cells).sum())
+
+
+def _where(claim: Claim, runs: pd.DataFrame) -> pd.DataFrame:
+    for key, values in claim.where.items():
+        runs = runs[runs[key].isin(values)]
+    return runs
+
+
+def mean_of_all(runs: pd.DataFrame, metric: str) -> float:
+    """A run that diverged has an accuracy of 0, or an infinite loss."""
+    worst = math.inf if lower_is_better(metric) else 0.0
+    return float(runs.value.where(runs.works, worst).mean())
 
 
 def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
@@ -112,7 +122,12 @@ def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
     return statistics.fmean(values[epoch - 1] for values in curves)
 
 
-def usable_runs(runs: pd.DataFrame, cells: Sequence[CellResult]) -> pd.Series:
-    """Which of the runs are near the best of all methods in the column."""
-    top = best_accuracy(value for cell in cells for value in cell.runs.value[cell.runs.works])
-    return runs.works & runs.value.map(lambda value: is_usable(value, top))
+def is_near_best(settings: pd.DataFrame, metric: str, cells: Sequence[CellResult]) -> pd.Series:
+    """Which of the settings are usable: near the best of all methods in the column."""
+
+    def accuracies(settings: pd.DataFrame) -> pd.Series:
+        values = settings.value.where(settings.works)
+        return values.map(as_accuracy) if lower_is_better(metric) else values
+
+    top = best_accuracy(accuracy for cell in cells for accuracy in accuracies(cell.settings))
+    return accuracies(settings).map(lambda accuracy: is_usable(accuracy, top))

@@ -11,12 +11,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from borat.lab.metrics import metric_text
+from borat.lab.reproduce.board_tables import board_remarks, board_tables
 from borat.lab.reproduce.claims import Verdict, check_claims
 from borat.lab.reproduce.plan import seeds_of
 from borat.lab.reproduce.run import Result
+from borat.lab.reproduce.scoreboard import Board, make_board
 from borat.lab.reproduce.spec import Published, Spec
-from borat.lab.reproduce.tables import SECONDS, paper_row, reported_rows, runtime_table, tables
-from borat.lab.store.experiment import CheckedClaim, Experiment, Ours
+from borat.lab.reproduce.tables import SECONDS, fit_metric, paper_row, reported_rows, runtime_table, tables
+from borat.lab.store.experiment import CheckedClaim, Experiment, Ours, ShownTable
 from borat.lab.store.run import describe_environment
 from borat.lab.tables import Table
 from borat.lab.timing.epochs import EpochTime, Runtime
@@ -31,19 +34,46 @@ class ResultPage:
     markdown: str
     experiment: Experiment
     """What ``borat report`` reads."""
+    board: Board | None = None
+    """Of a scoreboard, to be drawn."""
 
 
-def report(result: Result, command: str) -> ResultPage:
-    """The result of training runs."""
+def report(result: Result, command: str, picture: str = "") -> ResultPage:
+    """The result of training runs; ``picture`` is where that of a scoreboard is, seen from the page."""
+    if result.spec.kind == "scoreboard":
+        return _scoreboard_report(result, command, picture)
     shown = tables(result)
-    changed = "; ".join(f"{key} {text}" for key, text in changes_text(result.changes).items())
-    remarks = [f"Changed by hand for this result: {changed}."] if changed else []
-    remarks.append(how_chosen(result.spec))
+    remarks = _changed(result)
     seeds = seeds_of(result.spec, result.scale, result.changes)
-    if len(seeds) > 1:
-        remarks.append(f"± is the standard deviation over the seeds {', '.join(map(str, seeds))}.")
+    remarks += how_measured(result.spec, seeds) if result.spec.kind == "grid" else how_chosen(result.spec, seeds)
     text = as_markdown(result.spec, result.scale, shown, command, timing_text(result), remarks)
     return ResultPage(shown, text, as_experiment(result))
+
+
+def _scoreboard_report(result: Result, command: str, picture: str) -> ResultPage:
+    spec, board = result.spec, make_board(result)
+    shown = board_tables(result, board)
+    seeds = ", ".join(map(str, seeds_of(spec, result.scale, result.changes)))
+    remarks = [*_changed(result), *board_remarks(spec), f"The seeds are {seeds}."]
+    text = as_markdown(spec, result.scale, shown, command, timing_text(result), remarks, picture)
+    texts = [ShownTable(title=t.title, head=list(t.head), rows=[list(row) for row in t.rows]) for t in shown]
+    experiment = Experiment(
+        title=spec.title,
+        source=spec.source,
+        scale=result.scale,
+        metric=spec.metric,
+        select_on=spec.select_on,
+        columns=result.columns,
+        paper={},
+        ours={},
+        tables=texts,
+    )
+    return ResultPage(shown, text, experiment, board)
+
+
+def _changed(result: Result) -> list[str]:
+    changed = "; ".join(f"{key} {text}" for key, text in changes_text(result.changes).items())
+    return [f"Changed by hand for this result: {changed}."] if changed else []
 
 
 def changes_text(changes: Mapping[str, Any]) -> dict[str, str]:
@@ -56,7 +86,13 @@ def changes_text(changes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_markdown(
-    spec: Spec, scale: str, shown: Iterable[Table], command: str, timing: str, remarks: Iterable[str]
+    spec: Spec,
+    scale: str,
+    shown: Iterable[Table],
+    command: str,
+    timing: str,
+    remarks: Iterable[str],
+    picture: str = "",
 ) -> str:
     """The whole result: what was asked, how it was run, what came out."""
     environment = describe_environment()
@@ -66,6 +102,7 @@ def as_markdown(
         f"# {spec.title}: {scale} scale",
         " ".join(fact for fact in facts if fact),
         f"{spec.question}",
+        *([f"![{spec.title}]({picture})"] if picture else ()),
         *(table.as_markdown().strip() for table in shown),
         *_list("Remarks", [*remarks, *(f"{mark}: {meaning}." for mark, meaning in spec.marks.items())]),
         *(_list("What the mini scale changes", spec.mini.differences) if scale == "mini" else ()),
@@ -82,14 +119,29 @@ def _list(title: str, lines: Iterable[str]) -> list[str]:
     return [f"## {title}\n\n{text}"] if text else []
 
 
-def how_chosen(spec: Spec) -> str:
-    if spec.kind == "grid":
-        return "Each cell is one run, with the first seed; it is measured with the weights of the last epoch."
+def how_measured(spec: Spec, seeds: Sequence[int]) -> list[str]:
+    """The cells of a grid."""
+    one = "one run" if len(seeds) == 1 else f"the mean over the seeds {_listed(seeds)}, and diverged if one of them has"
+    fitted = metric_text(fit_metric(spec)).removesuffix(", %")
+    return [
+        f"Each cell is {one}; it is measured with the weights after the last epoch, or their average where that is the "
+        "result of a method.",
+        f"The {fitted} is measured in the same way, on all training examples with the labels that are trained on.",
+    ]
+
+
+def how_chosen(spec: Spec, seeds: Sequence[int]) -> list[str]:
     on = spec.select_on.replace("_", " ")
-    return (
+    chosen = (
         f"Chosen is the configuration with the best {on} after its last epoch, with the first seed; what is shown is "
         "measured with the weights of the last epoch (the authors' code tests those of the best epoch)."
     )
+    spread = f"± is the standard deviation over the seeds {_listed(seeds)}."
+    return [chosen, spread] if len(seeds) > 1 else [chosen]
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
 
 
 def timing_text(result: Result) -> str:

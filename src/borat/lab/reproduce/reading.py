@@ -3,15 +3,17 @@
 A file holds the protocol, the published numbers and, in tables named ``mini``, what to change for two CPU cores:
 
     title, source, question, needs, protocol, notes    in words
-    kind        "table" (the best configuration of each method), "grid" (all of them), "curves", or "runtime"
+    kind        "table" (the best configuration of each method), "grid" (all, with all seeds), "curves", "runtime", or
+                "scoreboard" (each method at the learning rate its authors advise, and at the best of its grid)
     metric, select_on, seeds
     [base]      keys of a run's configuration
     [grid]      lists of values to try
-    [[columns]] name, and keys and a grid of its own, such as the data set
+    [[columns]] name, and keys and a grid of its own, such as the data set; in a scoreboard ``metric``, ``select_on``
     [[methods]] name as the paper has it, keys, a grid; ``columns`` if it is in some only; ``paper``, its row there
     [[cases]]   keys and a grid for some ``methods`` in some ``columns``
     [paper]     the published numbers by row and column; [marks] says what a sign after a row's name means
-    [[claims]]  what the paper says of the results, see :class:`Claim`
+    [[claims]]  what the paper says of the results, see :class:`Claim`; a scoreboard has ``goal`` instead, the methods
+                that should be as good at their defaults as the best that is tuned
     [mini]      base, grid, runtime, methods, columns, seeds, and ``differences`` in words
     [runtime]   what to time, see :class:`Runtime`
 
@@ -68,7 +70,7 @@ def _spec(name: str, values: dict[str, Any]) -> Spec:
     mini = dict(rest.pop("mini", {}))
     parts: dict[str, Any] = {
         "base": layer_of("base", rest.pop("base", {}), rest.pop("grid", {})),
-        "columns": _tables(rest, "columns", ("name",)),
+        "columns": _tables(rest, "columns", ("name", "metric", "select_on")),
         "methods": _tables(rest, "methods", ("name", "columns", "paper")),
         "cases": _tables(rest, "cases", ("columns", "methods")),
         "mini": {"layer": layer_of("mini", mini.pop("base", {}), mini.pop("grid", {})), **mini},
@@ -123,6 +125,7 @@ def _check(spec: Spec) -> None:
     pick("kind", spec.kind, KINDS)
     pick("metric", spec.metric, METRICS)
     pick("select_on", spec.select_on, METRICS)
+    _check_scoreboard(spec)
     if (spec.kind == "runtime") != (spec.runtime is not None):
         raise ValueError("the kind runtime and the table [runtime] belong together")
     if not spec.seeds:
@@ -136,7 +139,7 @@ def _check(spec: Spec) -> None:
             pick("column", column, columns)
         for method in table.methods:
             pick("method", method, methods)
-    for name in (*spec.mini.methods, *(name for claim in spec.claims for name in claim.names)):
+    for name in (*spec.mini.methods, *spec.goal, *(name for claim in spec.claims for name in claim.names)):
         pick("method", name, methods)
     for name in (*spec.mini.columns, *(name for claim in spec.claims for name in claim.columns)):
         pick("column", name, columns)
@@ -146,3 +149,21 @@ def _check(spec: Spec) -> None:
     for row in spec.paper.values():
         for name in row:
             pick("column of the paper", name, columns)
+
+
+def _check_scoreboard(spec: Spec) -> None:
+    """What only a scoreboard has, and what it cannot have: each method is compared with all others on all tasks."""
+    is_one = spec.kind == "scoreboard"
+    for column in spec.columns:
+        for key in ("metric", "select_on"):
+            if value := getattr(column, key):
+                pick(f"{key} of {column.name}", value, METRICS)
+                if not is_one:
+                    raise ValueError(f"{column.name}: only a column of a scoreboard has its own {key}, got {value!r}")
+    if spec.goal and not is_one:
+        raise ValueError(f"goal is for a scoreboard, got {', '.join(spec.goal)} in a {spec.kind}")
+    if is_one and (spec.paper or spec.claims):
+        raise ValueError("a scoreboard has no paper and no claims, only a goal")
+    for method in spec.methods if is_one else ():
+        if method.columns:
+            raise ValueError(f"{method.name} must be in all columns of a scoreboard, got {', '.join(method.columns)}")

@@ -2,8 +2,9 @@
 
 How the best is chosen: all configurations of a method are trained with the first seed. The one with the best
 ``select_on`` after its last epoch is chosen, and trained with the further seeds; its ``metric`` after the last epoch,
-as a mean over the seeds, is the result. Runs that diverged are never chosen. The authors' code tests the weights of
-the best epoch instead of the last.
+as a mean over the seeds, is the result. Runs that diverged are never chosen. A scoreboard also trains the configuration
+with the learning rate that the method's authors advise with all seeds. The authors' code tests the weights of
+the best epoch instead of the last. In a grid, all configurations are trained with all seeds, and means are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from borat.lab import data
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS, best
-from borat.lab.reproduce.plan import Cell, plan, seeds_of
+from borat.lab.reproduce.plan import Cell, further_seeds, plan
 from borat.lab.reproduce.spec import Spec
 from borat.lab.store.records import as_table
 from borat.lab.store.run import Metrics, Run
@@ -40,14 +41,21 @@ class CellResult:
 
     cell: Cell
     runs: pd.DataFrame
-    """All configurations, in order."""
+    """All configurations, in order; in a grid with each seed."""
     chosen: pd.DataFrame
     """The best configuration with each seed; empty if none worked."""
+    defaults: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """In a scoreboard, the advised configuration with each seed."""
 
     @property
     def config(self) -> RunConfig | None:
         """The chosen configuration with the first seed."""
         return next((c for c in self.cell.configs if c.digest in self.chosen.index), None)
+
+    @property
+    def settings(self) -> pd.DataFrame:
+        """One row for each configuration but for its seed: the means of what was measured; it works if all seeds do."""
+        return _over_seeds(self.runs, self.cell.configs)
 
     @property
     def values(self) -> pd.Series:
@@ -79,6 +87,8 @@ class Result:
     changes: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     """From the call to its end; runs that were done before cost nothing."""
+    classes: Mapping[str, int] = field(default_factory=dict)
+    """Of the data of each column."""
 
     def cell(self, method: str, column: str) -> CellResult | None:
         found = (c for c in self.cells if (c.cell.method, c.cell.column) == (method, column))
@@ -95,7 +105,8 @@ class Result:
     @property
     def runs(self) -> pd.DataFrame:
         """Every run once."""
-        every = pd.concat([table for cell in self.cells for table in (cell.runs, cell.chosen)])
+        tables = [table for cell in self.cells for table in (cell.runs, cell.chosen, cell.defaults)]
+        every = pd.concat([table for table in tables if len(table)])
         return every[~every.index.duplicated()]
 
 
@@ -114,36 +125,42 @@ def reproduce(
     """Train what an experiment needs, each run in ``folder/<digest>``; what is done is not done again."""
     start = time.perf_counter()
     cells = plan(spec, scale, methods=methods, columns=columns, changes=changes)
-    check_data(cells, data_dir)
+    classes = check_data(cells, data_dir)
 
     def run(configs: Sequence[RunConfig]) -> pd.DataFrame:
         unique = list(dict.fromkeys(configs))
         outcomes = run_configs(unique, folder, data_dir=data_dir, engine=engine, watch=watch)
-        return read_results(spec, folder, unique, [outcome.error for outcome in outcomes])
+        return read_results(folder, unique, [outcome.error for outcome in outcomes])
 
-    others = seeds_of(spec, scale, changes)[1:]
+    others = further_seeds(spec, scale, changes)
     runs = run([config for cell in cells for config in cell.configs])
     wanted = {cell: choose(spec, cell, runs) for cell in cells}
-    repeated = [c.replace(seed=seed) for configs in wanted.values() for c in configs for seed in others]
+    repeated = [c.replace(seed=s) for cell in cells for c in (*wanted[cell], *_defaults(cell)) for s in others]
     if repeated:
         runs = pd.concat([runs, run(repeated)])
     results = []
     for cell in cells:
-        chosen = [config.replace(seed=seed) for config in wanted[cell] for seed in (config.seed, *others)]
-        results.append(CellResult(cell, _rows(runs, cell.configs), _rows(runs, chosen)))
-    return Result(spec, scale, tuple(results), dict(changes or {}), time.perf_counter() - start)
+        chosen, defaults = (
+            [config.replace(seed=seed) for config in configs for seed in (config.seed, *others)]
+            for configs in (wanted[cell], _defaults(cell))
+        )
+        tables = (_rows(spec, cell, runs, configs) for configs in (cell.configs, chosen, defaults))
+        results.append(CellResult(cell, *tables))
+    return Result(spec, scale, tuple(results), dict(changes or {}), time.perf_counter() - start, classes)
 
 
-def read_results(
-    spec: Spec, folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None
-) -> pd.DataFrame:
-    """What runs measured, and how an experiment looks at it; ``errors`` has the tracebacks of those that failed."""
+def _defaults(cell: Cell) -> list[RunConfig]:
+    return [] if cell.default is None else [cell.default]
+
+
+def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None) -> pd.DataFrame:
+    """What runs measured; ``errors`` has the tracebacks of those that failed."""
     told = errors or [""] * len(configs)
     runs = as_table(
         (config.digest, config, Metrics("failed") if error else Run(folder / config.digest).metrics)
         for config, error in zip(configs, told, strict=True)
     )
-    return judged(runs.assign(error=list(told)), spec.metric, spec.select_on)
+    return runs.assign(error=list(told))
 
 
 def judged(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
@@ -156,19 +173,37 @@ def judged(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
     return runs.assign(works=(runs.status == "finished") & runs.value.notna() & runs.score.notna())
 
 
-def _rows(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
-    return runs.loc[[config.digest for config in configs]]
+def _rows(spec: Spec, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+    """These runs, as the cell's column looks at them."""
+    rows = runs.loc[[config.digest for config in configs]]
+    return judged(rows, spec.metric_in(cell.column), spec.select_on_in(cell.column))
+
+
+def _setting(config: RunConfig) -> str:
+    """What runs that differ in nothing but their seed have in common."""
+    return config.replace(seed=0).digest
+
+
+def _over_seeds(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+    """One row for each setting, called by it, with means; other columns are those of its first run."""
+    settings = [_setting(config) for config in configs]
+    seeds = runs.groupby(settings, sort=False)
+    numbers = [name for name in (*METRICS, "value", "score") if name in runs]
+    means = {name: seeds[name].agg(lambda values: values.mean(skipna=False)) for name in numbers}
+    status = seeds.status.agg(lambda found: next((each for each in found if each != "finished"), "finished"))
+    first = seeds.nth(0).set_axis(list(dict.fromkeys(settings)))
+    return first.assign(**means, status=status, works=seeds.works.all())
 
 
 def missing_runs(spec: Spec, scale: str, folder: Path, **chosen: Any) -> list[RunConfig]:
-    """What is still to be trained; the further seeds are known when all runs with the first are done."""
+    """What is still to be trained; what the further seeds are needed for is known when all other runs are done."""
     cells = plan(spec, scale, **chosen)
     configs = [config for cell in cells for config in cell.configs]
     if missing := [config for config in dict.fromkeys(configs) if not _is_done(folder, config)]:
         return missing
-    runs = read_results(spec, folder, list(dict.fromkeys(configs)))
-    repeated = [config for cell in cells for config in choose(spec, cell, runs)]
-    seeds = seeds_of(spec, scale, chosen.get("changes"))[1:]
+    runs = read_results(folder, list(dict.fromkeys(configs)))
+    repeated = dict.fromkeys(c for cell in cells for c in (*choose(spec, cell, runs), *_defaults(cell)))
+    seeds = further_seeds(spec, scale, chosen.get("changes"))
     return [c for config in repeated for seed in seeds if not _is_done(folder, c := config.replace(seed=seed))]
 
 
@@ -176,15 +211,23 @@ def _is_done(folder: Path, config: RunConfig) -> bool:
     return Run(folder / config.digest).metrics.status != "running"
 
 
-def check_data(cells: Sequence[Cell], data_dir: Path | None) -> None:
-    """Load each data set once: what is missing is said before anything is trained, and decoded images are kept."""
-    keys = ("data", "train_split", "glove")
-    for name, train_split, glove in {tuple(getattr(c, k) for k in keys): None for cell in cells for c in cell.configs}:
-        data.load(name, data_dir=data_dir, train_split=train_split, glove=glove)
+def check_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
+    """Load each data set once: what is missing is said before anything is trained, and decoded images are kept.
+
+    Returns the number of classes in each column.
+    """
+    keys = ("data", "train_split", "glove", "image_size", "image_column", "label_column", "window")
+    sets = {cell.column: tuple(getattr(c, key) for key in keys) for cell in cells for c in cell.configs}
+    classes = {}
+    for name, *options in dict.fromkeys(sets.values()):
+        task = data.load(name, data_dir=data_dir, **dict(zip(keys[1:], options, strict=True)))
+        classes[name, *options] = task.description.num_classes
+    return {column: classes[key] for column, key in sets.items()}
 
 
 def choose(spec: Spec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
-    """The best configuration, if any works."""
-    working = [config for config in cell.configs if runs.works[config.digest]]
-    chosen = best(working, lambda config: float(runs.score[config.digest]), spec.select_on)
-    return [] if chosen is None else [chosen]
+    """The best configuration, if any works; in a grid with each seed."""
+    settings = _over_seeds(_rows(spec, cell, runs, cell.configs), cell.configs)
+    working = settings.index[settings.works]
+    chosen = best(working, lambda setting: float(settings.score[setting]), spec.select_on_in(cell.column))
+    return [config for config in cell.configs if _setting(config) == chosen]

@@ -17,7 +17,7 @@ from borat.lab.settings import Listed, Settings
 from borat.lab.sweeps.grid import Layer
 from borat.lab.timing.epochs import Runtime
 
-KINDS = ("table", "grid", "curves", "runtime")
+KINDS = ("table", "grid", "curves", "runtime", "scoreboard")
 SCALES = ("full", "mini")
 STATISTICS = ("value", "best", "mean", "usable")
 
@@ -31,6 +31,9 @@ class SpecTable(Settings):
     columns: Listed[str] = ()
     """Those it is in; all if empty."""
     methods: Listed[str] = ()
+    metric: str = ""
+    """What a column of a scoreboard shows, and ``select_on`` what is chosen by there, where it is not the common."""
+    select_on: str = ""
     paper: str = ""
     """The row of the paper's table that a method is compared with."""
 
@@ -55,7 +58,8 @@ class Claim(Settings):
 
     The ``statistic`` of a method is its ``value`` in the table; in a grid it is the ``best`` or the ``mean`` over the
     cells, or the number of ``usable`` cells (see :mod:`borat.lab.robustness`). ``where`` keeps the cells with these
-    values of these keys only. In a mean of accuracies, a run that diverged counts as 0.
+    values of these keys only. A cell is the mean over the seeds, and not usable if one diverged. In a mean over cells,
+    a run that diverged has an accuracy of 0, or an infinite loss.
 
     Each group of methods in ``order`` must be at least as good as the next, that is its worst as the other's best, by
     ``margin`` or ``factor``; without these, the first must be better than the last. Or each method must reach
@@ -138,6 +142,8 @@ class Spec(Settings):
     paper: dict[str, dict[str, Published]] = Field(default_factory=dict)
     marks: dict[str, str] = Field(default_factory=dict)
     claims: Listed[Claim] = ()
+    goal: Listed[str] = ()
+    """The methods of a scoreboard that should need no tuning: at their defaults as good as the best that is tuned."""
     mini: Mini = Mini()
     runtime: Runtime | None = None
 
@@ -146,6 +152,12 @@ class Spec(Settings):
 
     def column_names(self, scale: str) -> tuple[str, ...]:
         return (scale == "mini" and self.mini.columns) or tuple(column.name for column in self.columns)
+
+    def metric_in(self, column: str) -> str:
+        return next((table.metric for table in self.columns if table.name == column), "") or self.metric
+
+    def select_on_in(self, column: str) -> str:
+        return next((table.select_on for table in self.columns if table.name == column), "") or self.select_on
 
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         return (scale == "mini" and self.mini.seeds) or self.seeds

@@ -6,23 +6,29 @@ import math
 from collections.abc import Iterable, Sequence
 
 from borat.lab.config import RunConfig
-from borat.lab.metrics import metric_text, unit, value_text
-from borat.lab.reproduce.claims import Verdict, check_claims, usable_runs
+from borat.lab.metrics import best, lower_is_better, metric_text, unit, value_text
+from borat.lab.reproduce.claims import Verdict, check_claims, is_near_best, mean_of_all
 from borat.lab.reproduce.run import CellResult, Result
 from borat.lab.reproduce.spec import Published, Spec
-from borat.lab.store.records import curve
+from borat.lab.store.records import configs_of, curve
 from borat.lab.tables import Table
 from borat.lab.timing.epochs import EpochTime, Runtime
 
 DASH = "-"
+FIT = "fit_accuracy"
 SECONDS = "seconds an epoch"
 """The column of run times."""
 
 
 def tables(result: Result) -> list[Table]:
     """What there is to show, the most important first."""
-    shown = [_grid(result), _summary(result)] if result.spec.kind == "grid" else [_comparison(result), _choices(result)]
-    if result.spec.kind == "curves":
+    spec = result.spec
+    if spec.kind == "grid":
+        shown = [_grid(result, metric) for metric in (spec.metric, fit_metric(spec)) if _is_measured(result, metric)]
+        shown.append(_summary(result))
+    else:
+        shown = [_comparison(result), _choices(result)]
+    if spec.kind == "curves":
         shown.append(_curves(result))
     verdicts = check_claims(result)
     return [*shown, _claims(verdicts)] if verdicts else shown
@@ -30,6 +36,15 @@ def tables(result: Result) -> list[Table]:
 
 def heading(spec: Spec, scale: str) -> str:
     return f"{spec.title} ({spec.source}), {scale} scale"
+
+
+def fit_metric(spec: Spec) -> str:
+    """What an experiment measures, on the training data: it tells whether a network interpolates."""
+    return f"fit_{spec.metric.partition('_')[2]}"
+
+
+def _is_measured(result: Result, metric: str) -> bool:
+    return all(metric in cell.runs for cell in result.cells)
 
 
 def _comparison(result: Result) -> Table:
@@ -102,39 +117,50 @@ def settings_text(config: RunConfig, names: Iterable[str]) -> str:
     return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
 
 
-def _grid(result: Result) -> Table:
+def _grid(result: Result, metric: str) -> Table:
     """Every cell of the grid: learning rates from left to right, everything else from top to bottom."""
     rates = sorted({config.lr for cell in result.cells for config in cell.cell.configs})
     rows: list[tuple[str, ...]] = []
     for cell in result.cells:
         names = [name for name in cell.cell.varied if name != "lr"]
         lines: dict[str, dict[float, str]] = {}
-        for config, run in zip(cell.cell.configs, cell.runs.itertuples(), strict=True):
-            text = value_text(result.spec.metric, run.value) if run.works else run.status
+        table = cell.settings
+        for config, value, works, status in zip(
+            configs_of(table), table[metric], table.works, table.status, strict=True
+        ):
+            text = value_text(metric, value) if works else status
             lines.setdefault(settings_text(config, names), {})[config.lr] = text
         for settings, line in lines.items():
             rows.append((cell.cell.method, settings or DASH, *(line.get(lr, DASH) for lr in rates)))
     head = ("method", "settings", *(f"lr {lr:g}" for lr in rates))
-    return Table(f"{heading(result.spec, result.scale)}: {metric_text(result.spec.metric)}", head, rows)
+    return Table(f"{heading(result.spec, result.scale)}: {metric_text(metric)}", head, rows)
 
 
 def _summary(result: Result) -> Table:
-    metric = result.spec.metric
+    metric, fit = result.spec.metric, fit_metric(result.spec)
     rows: list[tuple[str, ...]] = []
     for column in result.columns:
         cells = [cell for cell in result.cells if cell.cell.column == column]
         for cell in cells:
-            works = cell.runs.value[cell.runs.works]
-            usable = cell.runs[usable_runs(cell.runs, cells)]
+            settings = cell.settings
+            usable = settings[is_near_best(settings, metric, cells)]
+            values = settings.value[settings.works]
+            top = best(values.index, values.get, metric)
             rows.append((
                 cell.cell.method,
-                value_text(metric, works.max()) if len(works) else DASH,
-                value_text(metric, works.sum() / len(cell.runs)),
-                f"{len(usable)} of {len(cell.runs)}",
+                DASH if top is None else value_text(metric, values[top]),
+                DASH if top is None or fit not in settings else value_text(fit, settings[fit][top]),
+                value_text(metric, mean_of_all(cell.runs, metric)),
+                f"{len(usable)} of {len(settings)}",
                 ", ".join(f"{lr:g}" for lr in sorted(set(usable.lr))) or DASH,
-                str(len(cell.runs) - len(works)),
+                str((~cell.runs.works).sum()),
             ))  # fmt: skip
-    head = ("method", "best", "mean (diverged as 0)", "usable cells", "usable learning rates", "diverged")
+    lost = "infinite" if lower_is_better(metric) else "0"
+    fitted = metric_text(fit).removesuffix(", %")
+    head = (
+        *("method", "best", f"its {fitted}", f"mean (diverged as {lost})"),
+        *("usable cells", "usable learning rates", "diverged runs"),
+    )
     return Table("Robustness", head, rows)
 
 
@@ -145,8 +171,10 @@ def _curves(result: Result) -> Table:
         values = curve(cell.chosen.history.iloc[0], result.spec.metric) if len(cell.chosen) else []
         places = [max(math.ceil(len(values) * part / 4) - 1, 0) for part in (1, 2, 3, 4)]
         texts = [value_text(result.spec.metric, values[place]) if values else DASH for place in places]
-        rows.append((cell.cell.method, cell.cell.column, *texts))
-    head = ("method", "column", *(f"after {part} of the budget" for part in ("1/4", "1/2", "3/4", "all")))
+        fit = cell.chosen[FIT].mean() if FIT in cell.chosen else math.nan
+        rows.append((cell.cell.method, cell.cell.column, *texts, DASH if math.isnan(fit) else value_text(FIT, fit)))
+    parts = (f"after {part} of the budget" for part in ("1/4", "1/2", "3/4", "all"))
+    head = ("method", "column", *parts, "training accuracy at the end, %")
     return Table(f"{metric_text(result.spec.metric).capitalize()} over the epochs", head, rows)
 
 

@@ -36,6 +36,14 @@ class CheckedClaim(Settings):
     """Of the numbers."""
 
 
+class ShownTable(Settings):
+    """A table as it is shown; cells between double stars are bold."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+
 class Experiment(Settings):
     """A table of the paper and ours: by method, then by column. Accuracies are between 0 and 1."""
 
@@ -49,6 +57,8 @@ class Experiment(Settings):
     paper: dict[str, dict[str, float | None]]
     ours: dict[str, dict[str, Ours]]
     claims: list[CheckedClaim] = Field(default_factory=list)
+    tables: list[ShownTable] = Field(default_factory=list)
+    """What a scoreboard has in place of ours and the paper's."""
     folder: str = ""
     """Where it was found, seen from the folder of a report; empty for that folder itself."""
 

@@ -24,6 +24,8 @@ ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
 """Measurements that the table has even if no run has them."""
 RESULTS = {"accuracy": "accuracy", "final_loss": "loss", "perplexity": "perplexity"}
 """Columns, and the measurement of the test split, or of the validation split where there is none."""
+COUNTS = ("train_limit", "validation_size", "image_size", "window")
+"""Keys of a configuration that are whole numbers where they are given."""
 NAMED = 3
 """How many of the folders with the same problem a note names."""
 LONGEST_REASON = 100
@@ -67,7 +69,7 @@ def as_table(records: Iterable[tuple[str, RunConfig, Metrics]]) -> pd.DataFrame:
     columns = ["run", "method", *RunConfig.model_fields, "status", "epochs_done", "seconds", *measured, *RESULTS]
     table = pd.DataFrame(rows, columns=[*columns, "history"]).set_index("run")
     numbers = dict.fromkeys([*measured, *RESULTS, "radius", "seconds"], float)
-    return table.astype({**numbers, **dict.fromkeys(("train_limit", "image_size", "window"), "Int64")})
+    return table.astype({**numbers, **dict.fromkeys(COUNTS, "Int64")})
 
 
 def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:

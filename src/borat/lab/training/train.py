@@ -121,7 +121,7 @@ class Training:
     def _train_epoch(self, report: Listener, wanted: Callable[[], bool]) -> None:
         self.model.train()
         start = time.perf_counter()
-        for batch in self._batches("train", start=self.position.batch):
+        for batch in self._batches("train", self.config.batch_size, start=self.position.batch):
             scores, loss = self._forward(batch)
             if math.isfinite(loss.item()) or self._is_lost(loss):  # or the batch is dropped, as if it had not been
                 self.tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
@@ -142,11 +142,10 @@ class Training:
                     f"stopped at epoch {self.position.epoch}, batch {self.position.batch}; resume to continue"
                 )
 
-    def _batches(self, split: str, **options: Any) -> Iterator[data.Batch]:
-        size = self.config.batch_size if split == "train" else EVALUATION_BATCH
+    def _batches(self, split: str, batch_size: int, **options: Any) -> Iterator[data.Batch]:
         return self.task.batches(
             split,
-            size,
+            batch_size,
             epoch=self.position.epoch,
             seed=self.config.seed,
             rank=self.fabric.global_rank,
@@ -197,6 +196,7 @@ class Training:
         record["lr"] = float(self.optimizer.param_groups[0]["lr"])
         record["step_size"] = tally.step_sizes / tally.steps if tally.steps else None
         record["kinds"] = dict(Counter(tally.kinds).most_common())
+        self._measure_statistics()
         record |= self._evaluate("validation")
         if drops_batches(self.optimizer):
             record["dropped_batches"] = self.optimizer.dropped_batches  # type: ignore[attr-defined]
@@ -209,32 +209,34 @@ class Training:
         diverged = not (math.isfinite(record["train_loss"]) and math.isfinite(record["validation_loss"]))
         if diverged or self.position.epoch == self.config.epochs:
             self.metrics.status = "diverged" if diverged else "finished"
-            self.metrics.result = self._evaluate("test" if "test" in self.task.splits else "validation")
+            tested = "test" if "test" in self.task.splits else "validation"
+            self.metrics.result = self._evaluate(tested) | self._evaluate("train", "fit")
         self.events.epoch(self._batches_done, record)
         self._save(*(("best.pt", "last.pt") if is_best else ("last.pt",)))
         if self.fabric.is_global_zero:
             self.run.write_metrics(self.metrics)
 
     @torch.no_grad()
-    def _evaluate(self, split: str) -> dict[str, float]:
+    def _evaluate(self, split: str, name: str = "") -> dict[str, float]:
         """Loss and accuracy of the model where its optimizer wants it evaluated: at a centre, or at an average."""
         self.model.eval()
-        if METHODS[self.config.optimizer].averages:
-            self._measure_statistics()
         tally = Tally()
         with evaluating(self.optimizer):
-            for batch in self._batches(split):
+            for batch in self._batches(split, EVALUATION_BATCH, shuffle=False, augment=False):
                 scores, loss = self._forward(batch)
                 tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
-        return self._means(split, tally)
+        return self._means(name or split, tally)
 
     def _measure_statistics(self) -> None:
-        """Those of normalisation layers belong to where gradients are measured."""
+        """Those of normalisation layers belong to where gradients are measured: an average needs its own."""
+        if not METHODS[self.config.optimizer].averages:
+            return
+        self.model.eval()
 
         def forward(model: nn.Module, batch: data.Batch) -> object:
             return model(*(laid_out(x, self.dtype) for x in batch.inputs))
 
-        batches = self._batches("train")
+        batches = self._batches("train", self.config.batch_size)
         measure_again(self.model, batches, unwrap(self.optimizer), count=STATISTICS_BATCHES, forward=forward)
 
     def _means(self, split: str, tally: Tally) -> dict[str, float]:
@@ -282,6 +284,7 @@ def train(
         label_noise=config.label_noise,
         seed=config.seed,
         train_limit=config.train_limit,
+        validation_size=config.validation_size,
         augment=config.augment,
         train_split=config.train_split,
         glove=config.glove,

@@ -66,8 +66,9 @@ function showExperiments() {
   for (const experiment of report.experiments) {
     byId("experiments").append(
       element("h3", {}, `${experiment.title} (${experiment.source}), ${experiment.scale} scale`),
-      element("p", {}, explainScale(experiment.scale)),
-      experimentTable(experiment),
+      ...(experiment.tables.length
+        ? experiment.tables.map(shownTable)
+        : [element("p", {}, explainScale(experiment.scale)), experimentTable(experiment)]),
       ...claimsOf(experiment),
     );
   }
@@ -79,6 +80,16 @@ function explainScale(scale) {
     `The same question at the ${scale} scale: less data, smaller models or fewer epochs than in the paper, so that ` +
     "our numbers compare with each other, not with the paper’s."
   );
+}
+
+// Cells between double stars are bold.
+function shownTable(table) {
+  const written = (text) => (text.startsWith("**") ? element("strong", {}, text.slice(2, -2)) : text);
+  const rows = table.rows.map(([first, ...cells]) =>
+    element("tr", {}, element("th", { scope: "row" }, first), ...cells.map((text) => cell(written(text), NUMBER))),
+  );
+  const [first, ...others] = table.head;
+  return tableOf([first, ...others.map((title) => [title, NUMBER])], rows, table.title);
 }
 
 // Accuracies are shares between 0 and 1; ours have one decimal, the paper's as many as it prints.

@@ -1,0 +1,261 @@
+"""A scoreboard: its numbers by hand, its file, and a small one from the command to its picture."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from borat.lab.cli import app
+from borat.lab.config import RunConfig
+from borat.lab.methods import METHODS
+from borat.lab.reproduce.costs import estimate
+from borat.lab.reproduce.page import report
+from borat.lab.reproduce.plan import plan
+from borat.lab.reproduce.reading import load_spec, read_spec
+from borat.lab.reproduce.run import missing_runs, reproduce
+from borat.lab.reproduce.scoreboard import FLOOR, Board, Score, goal_lines, make_board
+from borat.lab.store.records import collect
+from borat.lab.store.run import Metrics, Run
+from borat.lab.sweeps.engines.base import Ended
+
+SPEC = """
+title = "Two tasks"
+source = "not in the paper"
+question = "Which one?"
+kind = "scoreboard"
+protocol = "Train on digits."
+seeds = [0, 1]
+goal = ["FreeBORAT3"]
+[base]
+data = "digits"
+batch_size = 16
+epochs = 1
+train_limit = 48
+[[columns]]
+name = "A"
+model = "mlp-8"
+[[columns]]
+name = "B"
+model = "mlp-16"
+metric = "test_loss"
+select_on = "validation_loss"
+[[methods]]
+name = "SGD"
+optimizer = "sgd"
+grid = { lr = [0.1, 1.0] }
+[[methods]]
+name = "FreeBORAT3"
+optimizer = "free-borat"
+grid = { lr = [0.1, 1.0] }
+[mini]
+differences = ["Nothing."]
+"""
+
+
+class Inline:
+    """Runs jobs one after the other in this process."""
+
+    def run(self, calls):
+        for number, call in enumerate(calls):
+            yield [Ended(number, call())]
+
+
+class Nothing:
+    """For results that must not need any training."""
+
+    def run(self, calls):
+        raise AssertionError(f"{len(calls)} runs were started")
+
+
+def write(folder: Path, text: str = SPEC) -> Path:
+    path = folder / "two-tasks.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def store(folder: Path, config: RunConfig, validation: float, test: float, status: str = "finished") -> None:
+    """A run as training leaves it; its accuracy and its loss are the same number."""
+    record = {"epoch": 0, "seconds": 1.0, "train_loss": 2 * test}
+    record |= {"validation_accuracy": validation, "validation_loss": validation}
+    metrics = Metrics(status, [record], {"test_accuracy": test, "test_loss": test})
+    Run.create(folder / config.digest, config).write_metrics(metrics)
+
+
+A = {
+    ("SGD", 0.1): (0.8, 0.80, 0.82),
+    ("SGD", 1.0): (0.9, 0.90, 0.88),
+    ("FreeBORAT3", 1.0): (0.85, 0.88, 0.86),
+    ("FreeBORAT3", 0.1): (0.7, 0.99, None),  # the best on the test set, but not on validation
+}
+B = {
+    ("SGD", 0.1): (0.1, None, 1.0),  # the first seed diverged
+    ("SGD", 1.0): (2.0, 1.5, 1.7),
+    ("FreeBORAT3", 1.0): (1.0, 1.0, 1.0),
+    ("FreeBORAT3", 0.1): (0.5, 0.8, 0.8),
+}
+"""The validation result with the first seed, and the test results with both."""
+
+
+@pytest.fixture
+def result(tmp_path):
+    spec = read_spec(write(tmp_path))
+    for cell in plan(spec, "mini"):
+        for config in cell.configs:
+            validation, *tests = (A if cell.column == "A" else B)[cell.method, config.lr]
+            for seed, test in enumerate(tests):
+                lost = seed == 0 and test is None
+                if lost or test is not None:
+                    status = "diverged" if lost else "finished"
+                    store(tmp_path, config.replace(seed=seed), validation, 9.0 if lost else test, status)
+    assert missing_runs(spec, "mini", tmp_path) == [], "the best on validation and the defaults have both seeds"
+    return reproduce(spec, "mini", tmp_path, engine=Nothing())
+
+
+GUESS = math.log(10)
+
+
+def test_numbers_by_hand(result):
+    board = make_board(result)
+    assert board.tuned["SGD", "A"].mean == pytest.approx(0.11)
+    assert board.defaults["SGD", "A"].mean == pytest.approx(0.19)
+    assert board.tuned["FreeBORAT3", "A"] == board.defaults["FreeBORAT3", "A"], "chosen by validation, not by the test"
+    assert board.tuned["FreeBORAT3", "B"].costs == (0.8, 0.8)
+    diverged = board.defaults["SGD", "B"]
+    assert (sorted(diverged.costs), diverged.lost) == ([1.0, GUESS], 1), "what diverged counts as guessing"
+    assert [board.best(column) for column in "AB"] == ["SGD", "FreeBORAT3"]
+    free, sgd = (board.overall(board.defaults, method) for method in ("FreeBORAT3", "SGD"))
+    assert free.mean == pytest.approx(math.sqrt(0.13 / 0.11 * 1.0 / 0.8))
+    assert (free.worst, free.column) == (pytest.approx(1.25), "B")
+    assert sgd.mean == pytest.approx(math.sqrt(0.19 / 0.11 * (1.0 + GUESS) / 2 / 0.8))
+    assert board.ranking(board.defaults) == ["FreeBORAT3", "SGD"]
+    assert board.overall(board.tuned, "SGD").mean == pytest.approx(math.sqrt(1.6 / 0.8))
+
+
+def test_tables_by_hand(result):
+    page = report(result, "borat reproduce two-tasks", "two-tasks.png")
+    defaults, tuned, overall, usable, objective, goal = page.tables
+    assert defaults.head == ("method", "A, accuracy, %", "B, loss")
+    assert defaults.rows == [
+        ("SGD", "81.0 ± 1.41", "1.65 ± 0.921 (1 of 2 lost)"),
+        ("FreeBORAT3", "**87.0 ± 1.41**", "**1 ± 0**"),
+    ]
+    assert tuned.rows == [("SGD", "**89.0 ± 1.41**", "1.6 ± 0.141"), ("FreeBORAT3", "87.0 ± 1.41", "**0.8 ± 0**")]
+    assert overall.rows[0] == ("FreeBORAT3", "1.215", "1.25, B", "1.087", "1.18, A")
+    assert usable.rows == [("SGD", "0 of 2", "0 of 2"), ("FreeBORAT3", "1 of 2", "1 of 2")]
+    assert objective.rows == [("SGD", "1.62, 1.78", "2, 3.2"), ("FreeBORAT3", "1.74, 1.74", "2, 1.6")]
+    assert goal.rows == [
+        ("FreeBORAT3, A", "87.0 ± 1.41", "89.0 ± 1.41, SGD", "2.0 points", "missed"),
+        ("FreeBORAT3, B", "1 ± 0", "0.8 ± 0, FreeBORAT3", "25.0 %", "missed"),
+        ("FreeBORAT3, overall", "1.215", "1.215, FreeBORAT3", "place 1 of 2", "met"),
+    ]
+    for words in ("![Two tasks](two-tasks.png)", "counts as guessing", "| **87.0 ± 1.41** |"):
+        assert words in page.markdown
+    assert [table.title for table in page.experiment.tables] == [table.title for table in page.tables]
+
+
+def test_the_goal_can_be_met():
+    scores = {("X", "A"): Score((0.10,)), ("Y", "A"): Score((0.11,))}
+    board = Board(("X", "Y"), ("A",), scores, scores)
+    (line,) = goal_lines(board, ("Y",), {"A": "test_accuracy"})
+    assert (line.is_met, line.rival) == (True, "X"), "exactly one point behind is near enough"
+    (line,) = goal_lines(board, ("Y",), {"A": "test_loss"})
+    assert (line.is_met, line.excess) == (False, pytest.approx(0.1))
+
+
+def test_overall_in_closed_form():
+    """Ratios of 2, 2² … 2ⁿ have the geometric mean 2^((n + 1) / 2)."""
+    columns = tuple("abcde")
+    best = {("best", column): Score((0.01,)) for column in columns}
+    other = {("other", column): Score((0.01 * 2.0 ** (i + 1),)) for i, column in enumerate(columns)}
+    board = Board(("best", "other"), columns, best | other, best | other)
+    overall = board.overall(board.tuned, "other")
+    assert overall.mean == pytest.approx(2.0**3)
+    assert (overall.worst, overall.column) == (pytest.approx(32.0), "e")
+    assert board.overall(board.tuned, "best").mean == 1.0
+
+
+def test_a_method_without_error_is_not_infinitely_better():
+    scores = {("X", "A"): Score((0.0,)), ("Y", "A"): Score((0.01,))}
+    board = Board(("X", "Y"), ("A",), scores, scores)
+    assert board.overall(board.tuned, "Y").mean == pytest.approx(0.01 / FLOOR)
+    assert board.overall(board.tuned, "X").mean == 1.0
+
+
+def test_a_method_that_always_diverges_has_a_place(tmp_path):
+    spec = read_spec(write(tmp_path))
+    for cell in plan(spec, "mini"):
+        for config in cell.configs:
+            for seed in (0, 1):
+                status = "diverged" if cell.method == "SGD" else "finished"
+                store(tmp_path, config.replace(seed=seed), 0.5, math.nan if status == "diverged" else 0.5, status)
+    result = reproduce(spec, "mini", tmp_path, engine=Nothing())
+    board = make_board(result)
+    assert board.tuned["SGD", "A"] == Score((0.9, 0.9), 2)
+    assert board.overall(board.tuned, "SGD").mean == pytest.approx(math.sqrt(0.9 / 0.5 * GUESS / 0.5))
+    page = report(result, "")
+    assert "10.0 ± 0.00 (2 of 2 lost)" in page.markdown
+    assert page.tables[4].rows[0] == ("SGD", "-, -", "-, -")
+
+
+# The files
+
+
+def test_every_method_has_six_decades_around_its_defaults():
+    spec = load_spec("scoreboard")
+    cells = plan(spec, "mini")
+    assert (len(spec.columns), len(spec.methods), len(cells)) == (11, 15, 165)
+    for cell in cells:
+        rates = [config.lr for config in cell.configs]
+        assert [round(math.log10(b / a), 6) for a, b in pairwise(rates)] == [1.0] * 5
+        assert cell.default in cell.configs, "a run counts once"
+        assert cell.default.lr == METHODS[cell.default.optimizer].lr
+    losses = {column.name for column in spec.columns if column.metric == "test_loss"}
+    assert losses == {column.name for column in spec.columns if column.name.startswith("text")}
+    assert estimate(spec, "mini").cpu_minutes <= 120
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ('kind = "scoreboard"', 'kind = "table"', "B: only a column of a scoreboard has its own metric, got 'test_loss'"),
+    ('metric = "test_loss"', 'metric = "test_los"', "unknown metric of B 'test_los'; did you mean 'test_loss'"),
+    ('goal = ["FreeBORAT3"]', 'goal = ["FreeBORAT"]', "unknown method 'FreeBORAT'; did you mean 'FreeBORAT3'"),
+    ('optimizer = "sgd"', 'optimizer = "sgd"\ncolumns = ["A"]', "SGD must be in all columns of a scoreboard, got A"),
+    ("[mini]", "[paper]\nSGD = { A = 90.0 }\n[mini]", "a scoreboard has no paper"),
+])  # fmt: skip
+def test_mistakes_are_explained(tmp_path, old, new, message):
+    assert old in SPEC
+    with pytest.raises(ValueError, match=message):
+        read_spec(write(tmp_path, SPEC.replace(old, new, 1)))
+
+
+def test_only_the_learning_rate_is_tuned(tmp_path):
+    spec = read_spec(write(tmp_path))
+    with pytest.raises(ValueError, match="tries several values of lr only, got several of weight_decay"):
+        plan(spec, "mini", changes={"weight_decay": [0.0, 0.1]})
+
+
+# The command
+
+
+def test_from_the_command_to_the_report(tmp_path):
+    runs, output, picture = tmp_path / "runs", tmp_path / "pages" / "two.md", tmp_path / "pictures" / "two.png"
+    words = ["reproduce", str(write(tmp_path)), "--out", str(runs), "--output", str(output), "--picture", str(picture)]
+    reproduce(read_spec(write(tmp_path)), "mini", runs, engine=Inline())
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    text = output.read_text(encoding="utf-8")
+    assert "![Two tasks](../pictures/two.png)" in text
+    assert "borat reproduce two-tasks.toml --scale mini --output two.md --picture two.png" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    found = collect(runs)
+    assert (len(found.experiments), found.notes) == (1, [])
+    assert len(found.runs) >= 12, "two rates of two methods on two tasks, and the defaults with another seed"
+    page = CliRunner().invoke(app, ["report", str(runs), "--latex", str(tmp_path / "two.tex")])
+    assert page.exit_code == 0, page.output
+    assert "Error or loss over that of the best tuned method" in (runs / "report.html").read_text(encoding="utf-8")
+    assert r"\textbf{" in (tmp_path / "two.tex").read_text(encoding="utf-8")
+    refused = CliRunner().invoke(app, [*words[:-1], "two.jpg"])
+    assert "--picture must end with .png or .pdf" in " ".join(refused.output.split())
