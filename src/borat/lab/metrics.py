@@ -40,6 +40,15 @@ def judged(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
     return next(((name, record[name]) for name in names if record.get(name) is not None), None)
 
 
+def unseen(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured on examples that were not trained on: what a command tells at the end of a run.
+
+    >>> unseen({"test_loss": 1.5, "fit_loss": 0.1})
+    {'test_loss': 1.5}
+    """
+    return {name: value for name, value in result.items() if not name.startswith("fit_")}
+
+
 def goodness(metric: str, value: float) -> float:
     """The same measurement where higher is better."""
     return -value if lower_is_better(metric) else value

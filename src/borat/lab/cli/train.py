@@ -16,6 +16,7 @@ from borat.lab.cli.common import app, console, interrupted_by_sigterm, notes, re
 from borat.lab.cli.options import DataDir
 from borat.lab.config import Execution, RunConfig
 from borat.lab.files import read_mapping
+from borat.lab.metrics import unseen
 from borat.lab.store.run import Run
 
 BESIDE_TEXT = 20
@@ -73,7 +74,7 @@ def train(
             raise typer.Exit(130) from None
     except (ValueError, OSError, ImportError) as error:
         raise refusal(error) from error
-    shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in metrics.result.items())
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in unseen(metrics.result).items())
     console.print(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}", highlight=False, soft_wrap=True)
     console.print(f"kept in {folder}", highlight=False, soft_wrap=True)
 

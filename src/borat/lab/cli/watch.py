@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from borat.lab.config import RunConfig
-from borat.lab.metrics import best, judged, with_unit
+from borat.lab.metrics import best, judged, unseen, with_unit
 from borat.lab.sweeps.progress import JobProgress, SweepProgress, Watch
 
 NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
@@ -90,9 +90,8 @@ def ending(point: JobProgress) -> str:
         return "not ended"
     if point.outcome.error:
         return f"{point.outcome.status}: {last_line(point.outcome.error)}"
-    result = point.outcome.result
-    told = [name for name in result if not name.startswith("fit_")]  # of a training run, what it is judged by
-    shown = [name for name in told if "accuracy" in name] or told
+    result = unseen(point.outcome.result)
+    shown = [name for name in result if "accuracy" in name] or list(result)
     values = [f", {name.replace('_', ' ')} {with_unit(name, result[name])}" for name in shown]
     return f"{point.outcome.status}{''.join(values)}"
 
