@@ -17,8 +17,9 @@ from borat.keeping import Constraint
 from borat.loss_optimizer import LossOptimizer
 from borat.measure import Loss
 from borat.metric import Metric
-from borat.parameters import Kept, View
+from borat.parameters import Kept, Slot, View
 from borat.rolling import Products, RollingBundle, Solution
+from borat.rolling_on_device import RollingOnDevice
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -65,6 +66,9 @@ class FreeBORAT(LossOptimizer):
         process_group: the processes that train together, where ``torch.distributed`` is initialised; all by default.
         reduce_loss: average the loss over these processes, as DDP and FSDP average the gradients, so that all take the
             same step. Switch it off for a loss that is averaged already, or for processes that train apart.
+        capturable: never wait for the parameters' device in :meth:`step`. By default where that device is a GPU or the
+            like; ``True`` does it on CPUs too, which ``torch.compile`` of a step needs, and ``False`` nowhere. Bundles
+            of more than 8 and sharded parameters are not capturable.
 
     Example:
         >>> model = torch.nn.Linear(4, 1)
@@ -77,7 +81,6 @@ class FreeBORAT(LossOptimizer):
         >>> opt.eval()  # the model at the result: evaluate it, save it, then opt.train()
     """
 
-    _bundle: RollingBundle
     _SHARED = ("bundle_size", "lower_bound", "betas", "aim", "eps")
 
     def __init__(
@@ -94,6 +97,7 @@ class FreeBORAT(LossOptimizer):
         eps: float = 1e-8,
         process_group: ProcessGroup | None = None,
         reduce_loss: bool = True,
+        capturable: bool | None = None,
     ) -> None:
         check_count("bundle_size", bundle_size, least=2)
         defaults = {
@@ -105,7 +109,14 @@ class FreeBORAT(LossOptimizer):
             "weight_decay": weight_decay,
             "eps": eps,
         }
-        super().__init__(params, defaults, constraint=constraint, process_group=process_group, reduce_loss=reduce_loss)
+        super().__init__(
+            params,
+            defaults,
+            constraint=constraint,
+            process_group=process_group,
+            reduce_loss=reduce_loss,
+            capturable=capturable,
+        )
 
     @property
     def bundle_position(self) -> int:
@@ -145,7 +156,7 @@ class FreeBORAT(LossOptimizer):
         self._warn_of_bound(value, first["lower_bound"])
 
         # 5. and 6. The step, and its share in the average.
-        self.last_step = solution.describe(first["lower_bound"], lr)
+        self._last_step = solution.describe(first["lower_bound"], lr)
         try:
             self._move(views, solution, scale, lr)
         finally:
@@ -193,7 +204,8 @@ class FreeBORAT(LossOptimizer):
         for view in views:
             for slot, y in zip(view.part.slots, view.weights, strict=True):
                 slot.keep("y", y)
-            torch._foreach_lerp_(view.weights, view["centre"], 1.0 - 1.0 / self._bundle.beta)
+            if self._bundle.beta:  # all batches so far may have been dropped
+                torch._foreach_lerp_(view.weights, view["centre"], 1.0 - 1.0 / self._bundle.beta)
         if views:
             self._warn_of_statistics()
 
@@ -224,8 +236,21 @@ class FreeBORAT(LossOptimizer):
 
     # State
 
+    @property
+    def _bundle(self) -> RollingBundle:
+        bundle = super()._bundle
+        assert isinstance(bundle, RollingBundle)
+        return bundle
+
     def _new_bundle(self, size: int, groups: int, numbers: Mapping[str, Any] | None) -> RollingBundle:
         return RollingBundle(size, numbers)
+
+    def _new_on_device(self, slots: list[Slot], views: list[View]) -> RollingOnDevice:
+        for view in views:
+            _join(view)
+        for slot in slots:
+            slot.state["active"] = 1
+        return RollingOnDevice(slots, self._all_params(), len(self.param_groups), self._bundle)
 
     def _kept(self, group: dict[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
         """The newest gradient is the parameters' own: N - 2 rows for N - 1 pieces."""

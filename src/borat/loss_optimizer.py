@@ -15,8 +15,9 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from borat import sharding
+from borat.capturable import CapturableOptimizer
 from borat.checks import check_flag, check_loss, is_number
-from borat.keeping import Constraint, KeepingOptimizer
+from borat.keeping import Constraint
 from borat.measure import Loss, Measure
 from borat.parameters import View
 
@@ -29,7 +30,7 @@ _WAYS_TO_PASS_THE_LOSS = (
 )
 
 
-class LossOptimizer(KeepingOptimizer):
+class LossOptimizer(CapturableOptimizer):
     """An optimizer that sees the loss of each batch, and measures gradients at other points than its result."""
 
     same_batch = False
@@ -45,8 +46,11 @@ class LossOptimizer(KeepingOptimizer):
         constraint: Constraint | None,
         process_group: ProcessGroup | None,
         reduce_loss: bool,
+        capturable: bool | None,
     ) -> None:
         check_flag("reduce_loss", reduce_loss)
+        if capturable is not None:
+            check_flag("capturable", capturable)
         if not is_number(defaults["lower_bound"]) or math.isinf(defaults["lower_bound"]):
             raise ValueError(f"lower_bound must be a finite number, got {defaults['lower_bound']!r}")
         if constraint is not None and not callable(constraint):
@@ -54,7 +58,8 @@ class LossOptimizer(KeepingOptimizer):
         self.constraint = constraint
         self.process_group = process_group
         self.reduce_loss = reduce_loss
-        self.last_step = None
+        self.capturable = capturable
+        self._last_step = None
         self._warned = set()
         self._observed = _Observed()
         self._is_projected = False
@@ -63,7 +68,6 @@ class LossOptimizer(KeepingOptimizer):
 
     # The public face
 
-    @_disable_dynamo  # as PyTorch does for its own; torch.compiler.disable would import the compiler with borat
     def step(  # type: ignore[override]
         self, closure: Callable[[], Loss] | None = None, *, loss: Loss | None = None
     ) -> Loss | None:
@@ -123,13 +127,13 @@ class LossOptimizer(KeepingOptimizer):
 
     def eval(self) -> None:
         """Put the model at the result, to evaluate or save it; :meth:`train` goes back. At any time, and repeatedly."""
-        if not self._bundle.evaluating:
+        if not self._numbers.evaluating:
             self._to_result(self._views(with_gradients=False))
             self._bundle.evaluating = True
 
     def train(self) -> None:
         """Put the model back where gradients are measured, bit for bit."""
-        if self._bundle.evaluating:
+        if self._numbers.evaluating:
             self._from_result(self._views(with_gradients=False))
             self._bundle.evaluating = False
 
@@ -176,6 +180,13 @@ class LossOptimizer(KeepingOptimizer):
             self._check_group(group)
         if not self._is_projected:
             self._is_projected = self._project(self._all_params())
+        if self._is_on_device():
+            return self._take_on_device(loss)
+        return self._take_on_host(loss)
+
+    @_disable_dynamo  # as PyTorch does for its own; torch.compiler.disable would import the compiler with borat
+    def _take_on_host(self, loss: Loss) -> bool:
+        self._leave_device()
         return self._take(loss, self._views(with_gradients=True))
 
     def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
@@ -191,10 +202,19 @@ class LossOptimizer(KeepingOptimizer):
 
     def _drop(self, loss: float) -> None:
         self._bundle.dropped += 1
+        self._warn_of_drop(loss)
+
+    def _warn_of_drop(self, loss: float) -> None:
         what = (
             f"the loss {loss:g} is not finite" if not math.isfinite(loss) else "a gradient is not finite or too large"
         )
         self._warn_once("dropped", f"{what}: the batch is dropped, as are others like it (see dropped_batches).")
+
+    def _tell(self, numbers: dict[str, Any], dropped_before: int) -> None:
+        if numbers["dropped"] > dropped_before:
+            self._warn_of_drop(numbers["dropped_loss"])
+        bound = self.param_groups[0]["lower_bound"]
+        self._warn_of_bound(bound + numbers["below"], bound)
 
     def _warn_of_bound(self, loss: float, lower_bound: float) -> None:
         if loss < lower_bound:
@@ -210,7 +230,7 @@ class LossOptimizer(KeepingOptimizer):
             warnings.warn(f"{type(self).__name__}: {message}", stacklevel=_level_of_the_user())
 
     def _check_training(self) -> None:
-        if self._bundle.evaluating:
+        if self._numbers.evaluating:
             raise RuntimeError("the model is at its result for evaluation: call the optimizer's train() before step()")
 
     def _project(self, params: list[Tensor]) -> bool:
