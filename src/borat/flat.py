@@ -1,7 +1,7 @@
 """Parameters as vectors, for the steps that never wait for the host.
 
-On a GPU each operation is a launch that costs more than small tensors do. So what is kept of the parameters of one
-group, device and dtype lies one after the other in a few long tensors, and a step is a dozen operations on them, however
+On a GPU each operation is a launch, which costs more than a small tensor does. So what is kept of the parameters of one
+group, device and dtype lies one after the other in a few long tensors, and a step is some operations on them, however
 many parameters there are. The optimizer's state has views of them: to everybody else it looks as it does on the host.
 """
 

@@ -48,7 +48,11 @@ def number(x: Loss, device: torch.device) -> Tensor:
     if not isinstance(x, Tensor):
         return torch.full((), float(x), dtype=torch.float64, device=device)
     x = x.detach().reshape(())
-    return torch.zeros((), dtype=torch.float64, device=device) + x if x.device.type == "cpu" else x.to(device, torch.float64)
+    return (
+        torch.zeros((), dtype=torch.float64, device=device) + x
+        if x.device.type == "cpu"
+        else x.to(device, torch.float64)
+    )
 
 
 class Packed:
@@ -81,6 +85,18 @@ class Packed:
         return {name: value.reshape(shape) for (name, shape), value in zip(self.shapes.items(), values, strict=True)}
 
 
+def folded(alpha: Tensor, is_there: Tensor) -> Tensor:
+    """The weights, where those of pieces that are not there are the constant piece's, the last one."""
+    own = torch.where(is_there, alpha[:-1], 0.0)
+    return torch.cat((own, alpha[-1:] + torch.where(is_there, 0.0, alpha[:-1]).sum(0, keepdim=True)))
+
+
+def polyak_step(gap: Tensor, squared_norm: Tensor) -> Tensor:
+    """None where there is no gradient, or one so short that the step has no end."""
+    step = gap / squared_norm
+    return torch.where((squared_norm > 0.0) & step.isfinite(), step, 0.0)
+
+
 class OnDevice(ABC):
     """The bundle of these slots, with what is kept of them as vectors.
 
@@ -97,7 +113,9 @@ class OnDevice(ABC):
         self.pieces = pieces
         self.flats = [Flat(part.slots, pieces) for part in partition(slots, by="velocity_scale")]
         self.device = self.flats[0].device
-        self.numbers = Packed({**numbers, "updates": (), "dropped": (), "dropped_loss": (), "below": ()}, self.device)
+        self.numbers = Packed(numbers, self.device)
+        self.counts = Packed(dict.fromkeys(("updates", "dropped", "dropped_loss", "below"), ()), self.device)
+        """Updates, batches that were dropped and the loss of the last of them, and the lowest loss below the bound."""
         self.told = Packed(told, self.device)
         self.is_ahead = False
         """Whether a batch was taken since the host has read the numbers."""
@@ -127,35 +145,37 @@ class OnDevice(ABC):
 
     # What they share
 
-    def _send(self, numbers: Mapping[str, Any]) -> None:
-        self.numbers.send({**numbers, "updates": self._seen, "dropped_loss": 0.0, "below": 0.0})
-
     def read(self) -> tuple[dict[str, Any], StepInfo | None]:
         """Wait for the numbers: as the host's bundle has them, and what the last update did if it is a new one."""
-        numbers = self.numbers.read()
-        info = self._describe(self.told.read()) if numbers["updates"] > self._seen else None
-        self._seen = int(numbers["updates"])
+        counts = self.counts.read()
+        info = self._describe(self.told.read()) if counts["updates"] > self._seen else None
+        self._seen = int(counts["updates"])
         self.is_ahead = False
-        shared = {"dropped": int(numbers["dropped"]), "dropped_loss": float(numbers["dropped_loss"])}
-        return {**self._plain(numbers), **shared, "below": float(numbers["below"])}, info
+        shared = {"dropped": int(counts["dropped"]), "dropped_loss": float(counts["dropped_loss"])}
+        return {**self._plain(self.numbers.read()), **shared, "below": float(counts["below"])}, info
 
-    @staticmethod
-    def _folded(alpha: Tensor, is_there: Tensor) -> Tensor:
-        """The weights, where those of pieces that are not there are the constant piece's, the last one."""
-        own = torch.where(is_there, alpha[:-1], 0.0)
-        return torch.cat((own, alpha[-1:] + torch.where(is_there, 0.0, alpha[:-1]).sum(0, keepdim=True)))
+    def _send(self, numbers: Mapping[str, Any]) -> None:
+        self.numbers.send(numbers)
+        self.counts.send({"updates": self._seen, "dropped": numbers["dropped"], "dropped_loss": 0.0, "below": 0.0})
 
-    @staticmethod
-    def _counts(
-        old: dict[str, Tensor], ok: Tensor, updated: Tensor, loss: Tensor, bound: float | Tensor
-    ) -> dict[str, Tensor]:
-        """What the host is to tell of, when it looks: updates, batches that were dropped, and losses below the bound."""
-        return {
-            "updates": old["updates"] + updated,
-            "dropped": old["dropped"] + ~ok,
-            "dropped_loss": torch.where(ok, old["dropped_loss"], loss),
-            "below": torch.where(ok, torch.minimum(old["below"], loss - bound), old["below"]),
-        }
+    def _count(self, ok: Tensor, updated: Tensor, loss: Tensor, bound: float | Tensor) -> None:
+        """What the host is to tell of, when it looks."""
+        old = self.counts.tensors()
+        self.counts.put(
+            {
+                "updates": old["updates"] + updated,
+                "dropped": old["dropped"] + ~ok,
+                "dropped_loss": torch.where(ok, old["dropped_loss"], loss),
+                "below": torch.where(ok, torch.minimum(old["below"], loss - bound), old["below"]),
+            }
+        )
+
+    def _project(self, constraint: Constraint, tensors: list[Tensor], where: Tensor) -> None:
+        """Project these tensors and the parameters that take no part, the latter only ``where`` it is true."""
+        before = [p.clone() for p in self._others]
+        constraint(self._arranged(tensors))
+        for p, old in zip(self._others, before, strict=True):
+            p.copy_(torch.where(where.to(p.device), p, old))
 
     def _arranged(self, tensors: list[Tensor]) -> list[Tensor]:
         """Tensors of the flats, and the parameters that take no part, in the order of the optimizer's parameters."""

@@ -20,7 +20,7 @@ from borat.dual_on_device import maximise
 from borat.flat import Flat
 from borat.keeping import Constraint
 from borat.measure import Loss, Measure
-from borat.on_device import Groups, OnDevice, number
+from borat.on_device import Groups, OnDevice, folded, number, polyak_step
 from borat.parameters import Slot
 from borat.rolling import RollingBundle, describe, rows_of
 
@@ -57,11 +57,11 @@ class RollingOnDevice(OnDevice):
         gap = (newest - bound).clamp_min(0.0)
         target = gap * (1.0 - aim)
         gram = gram.view(self.pieces, self.pieces)
-        eta = _ratio(gap, gram[-1, -1])
+        eta = polyak_step(gap, gram[-1, -1])
         older = torch.where(is_there, old["at_origin"] + at_centre[:-1] - bound, target)
         values = torch.cat((older, newest - bound, target))
         Q = pad(eta * (gram + gram.mT) / 2.0, (0, 1, 0, 1))
-        alpha = self._folded(maximise(Q, values), pad(is_there, (0, 1), value=True) & (eta > 0.0))
+        alpha = folded(maximise(Q, values), pad(is_there, (0, 1), value=True) & (eta > 0.0))
         steps = eta * alpha[:-1]
 
         # 5. The step, unless it leaves the range of numbers.
@@ -74,7 +74,7 @@ class RollingOnDevice(OnDevice):
             decay = groups[batch.flat.group]["weight_decay"]
             batch.move_centre(lr[batch.flat.group] * steps.sum() * decay if decay else None, ok)
         if constraint is not None:
-            constraint(self._arranged([z for batch in batches for z in batch.flat.shaped(batch.z)]))
+            self._project(constraint, [z for batch in batches for z in batch.flat.shaped(batch.z)], ok)
 
         # 6. Its share in the average, and what is kept.
         pull = 1.0 - 2.0 / (k + 1.0)
@@ -83,7 +83,6 @@ class RollingOnDevice(OnDevice):
         for batch in batches:
             batch.finish(ok, pull, ratio, beta, is_constrained=constraint is not None)
             batch.flat.keep(batch.newest, row.to(batch.flat.device))
-        kept = torch.arange(self.pieces - 1, device=self.device) == row
         self.told.put(
             {
                 "alpha": alpha,
@@ -97,14 +96,10 @@ class RollingOnDevice(OnDevice):
             },
             where=ok,
         )
-        self.numbers.put(
-            {
-                "batches": old["batches"] + ok,
-                "at_origin": torch.where(kept, newest - at_centre[-1], old["at_origin"]),
-                "beta": torch.where(ok, beta, old["beta"]),
-                **self._counts(old, ok, ok, value, bound),
-            }
-        )
+        self._count(ok, ok, value, bound)
+        kept = torch.arange(self.pieces - 1, device=self.device) == row
+        at_origin = torch.where(kept, newest - at_centre[-1], old["at_origin"])
+        self.numbers.put({"batches": k, "at_origin": at_origin, "beta": number(beta, self.device)}, where=ok)
         self.is_ahead = True
 
     def send(self, bundle: RollingBundle) -> None:
@@ -171,9 +166,3 @@ class _Batch:
         self.flat.put(torch.where(ok, y.to(self.y.dtype), self.y))
         rms = self.flat.kept["rms"]
         rms.copy_(torch.where(ok, self.root, rms))
-
-
-def _ratio(gap: Tensor, squared_norm: Tensor) -> Tensor:
-    """The Polyak step; none where there is no gradient, or one so short that the step has no end."""
-    step = gap / squared_norm
-    return torch.where((squared_norm > 0.0) & step.isfinite(), step, 0.0)
