@@ -47,10 +47,10 @@ class BundleOnDevice(OnDevice):
 
         # 1. The gradient's row of the Gram matrix, in which only the pieces up to it count.
         batches = [_Batch(flat, is_first.to(flat.device), keeps_centre=self.size > 2) for flat in self.flats]
-        products = torch.zeros(len(groups), self.pieces, dtype=torch.float64, device=self.device)
+        rows = list(torch.zeros(len(groups), self.pieces, dtype=torch.float64, device=self.device))
         for batch in batches:
-            products[batch.flat.group] += batch.products().to(self.device)
-        value, products = measure.on_device(number(loss, self.device), products)
+            rows[batch.flat.group] = rows[batch.flat.group] + batch.products().to(self.device)
+        value, products = measure.on_device(number(loss, self.device), torch.stack(rows))
         row = torch.where(piece < n, products, torch.where(piece == n, products[:, -1:], 0.0))
         gram = torch.where((piece == n).unsqueeze(-1), row.unsqueeze(-2), old["gram"])
         gram = torch.where(piece == n, row.unsqueeze(-1), gram)
@@ -137,7 +137,7 @@ class _Batch:
         self.weights = self.base = flat.weights()
         if keeps_centre:
             self.base = flat.kept["centre"]
-            self.base.copy_(torch.where(is_first, self.weights, self.base))
+            torch.where(is_first, self.weights, self.base, out=self.base)
 
     def products(self) -> Tensor:
         """With the gradients in all rows; the last one is its own."""
@@ -155,7 +155,7 @@ class _Batch:
         point = self.base - u
         if "velocity" in self.flat.kept:
             velocity = self.flat.kept["velocity"]
-            velocity.copy_(torch.where(completes, torch.add(u, velocity, alpha=momentum), velocity))
+            torch.where(completes, torch.add(u, velocity, alpha=momentum).to(velocity), velocity, out=velocity)
             point = torch.addcmul(point, velocity.to(u.dtype), -momentum * completes.to(u.dtype))
         self.point = torch.where(ok, point.to(self.weights.dtype), self.weights)
         self.flat.put(self.point)

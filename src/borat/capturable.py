@@ -11,7 +11,7 @@ from borat.bundle import StepInfo
 from borat.keeping import KeepingOptimizer, Numbers
 from borat.measure import Loss, Measure
 from borat.on_device import OnDevice, belongs_on_device
-from borat.parameters import Slot, View
+from borat.parameters import Slot
 
 
 class CapturableOptimizer(KeepingOptimizer):
@@ -42,7 +42,7 @@ class CapturableOptimizer(KeepingOptimizer):
     def _measure(self) -> Measure:
         raise NotImplementedError
 
-    def _new_on_device(self, slots: list[Slot], views: list[View]) -> OnDevice:
+    def _new_on_device(self, slots: list[Slot]) -> OnDevice:
         """Let these parameters take part in the bundle, as one on the device."""
         raise NotImplementedError
 
@@ -66,11 +66,10 @@ class CapturableOptimizer(KeepingOptimizer):
         """See to it that the bundle on the device is one of the parameters at hand."""
         with_gradients = [p for p in self._all_params() if p.grad is not None]
         if not self._fits(with_gradients):  # which of the others take part may be a question to the bundle
-            self._look()
-            views = self._views(with_gradients=True)
-            slots = self._parts[0]
+            slots = list(self._wanted_slots(with_gradients=True))
             if not self._fits([slot.param for slot in slots]):
-                self._on_device = self._new_on_device(slots, views)
+                self._look()
+                self._on_device = self._new_on_device(slots)
                 self._parts = ([], [])  # what is kept has moved
 
     def _fits(self, params: list[Tensor]) -> bool:

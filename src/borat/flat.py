@@ -72,7 +72,7 @@ class Flat:
 
     def _take_over(self, key: str, target: Tensor) -> Tensor:
         """Bring what the slots keep into rows of one tensor, and leave them views of it."""
-        for place, chunk in zip(self._places, target.split(self._sizes, dim=-1), strict=True):
+        for place, chunk in zip(self._places, target.split_with_sizes(self._sizes, dim=-1), strict=True):
             strides = (*chunk.stride()[:-1], *place.slot.layout)
             own = place.slot.tensors[key]
             view = chunk.as_strided(own.shape, strides)
@@ -108,4 +108,4 @@ class Flat:
 
     def shaped(self, vector: Tensor) -> list[Tensor]:
         """Views of a vector, in the shapes of the parameters."""
-        return [place.unflatten(x) for place, x in zip(self._places, vector.split(self._sizes), strict=True)]
+        return [place.unflatten(x) for place, x in zip(self._places, vector.split_with_sizes(self._sizes), strict=True)]

@@ -17,7 +17,7 @@ from borat.keeping import Constraint
 from borat.loss_optimizer import LossOptimizer
 from borat.measure import Loss
 from borat.metric import Metric
-from borat.parameters import Kept, Slot, View
+from borat.parameters import Kept, Slot, View, partition
 from borat.rolling import Products, RollingBundle, Solution
 from borat.rolling_on_device import RollingOnDevice
 
@@ -245,9 +245,9 @@ class FreeBORAT(LossOptimizer):
     def _new_bundle(self, size: int, groups: int, numbers: Mapping[str, Any] | None) -> RollingBundle:
         return RollingBundle(size, numbers)
 
-    def _new_on_device(self, slots: list[Slot], views: list[View]) -> RollingOnDevice:
-        for view in views:
-            _join(view)
+    def _new_on_device(self, slots: list[Slot]) -> RollingOnDevice:
+        for part in partition(slots, by="active"):
+            _join(part.view(with_gradients=False))
         for slot in slots:
             slot.state["active"] = 1
         return RollingOnDevice(slots, self._all_params(), len(self.param_groups), self._bundle)

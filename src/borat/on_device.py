@@ -44,15 +44,12 @@ def belongs_on_device(params: Sequence[Tensor], bundle_size: int, capturable: bo
 
 
 def number(x: Loss, device: torch.device) -> Tensor:
-    """A number where the others are, without a transfer that would wait: kernels take those of the host as arguments."""
+    """A number where the others are, without a transfer that waits: the host's are arguments of an operation."""
     if not isinstance(x, Tensor):
         return torch.full((), float(x), dtype=torch.float64, device=device)
-    x = x.detach().reshape(())
-    return (
-        torch.zeros((), dtype=torch.float64, device=device) + x
-        if x.device.type == "cpu"
-        else x.to(device, torch.float64)
-    )
+    if x.device.type == "cpu":
+        return torch.zeros((), dtype=torch.float64, device=device) + x.detach().reshape(())
+    return x.detach().reshape(()).to(device, torch.float64)
 
 
 class Packed:
@@ -64,13 +61,16 @@ class Packed:
         self.vector = torch.zeros(sum(self._sizes), dtype=torch.float64, device=device)
 
     def tensors(self) -> dict[str, Tensor]:
-        chunks = self.vector.split(self._sizes)
+        chunks = self.vector.split_with_sizes(self._sizes)
         return {name: chunk.view(shape) for (name, shape), chunk in zip(self.shapes.items(), chunks, strict=True)}
 
     def put(self, tensors: Mapping[str, Tensor], where: Tensor | None = None) -> None:
         """Write all numbers, or leave them as they are ``where`` it is not true."""
         new = torch.cat([tensors[name].reshape(-1) for name in self.shapes])
-        self.vector.copy_(new if where is None else torch.where(where, new, self.vector))
+        if where is None:
+            self.vector.copy_(new)
+        else:
+            torch.where(where, new, self.vector, out=self.vector)
 
     def send(self, values: Mapping[str, Any]) -> None:
         """Write numbers of the host; those before the first batch are zeros, and are there already."""
@@ -164,7 +164,7 @@ class OnDevice(ABC):
         self.counts.put(
             {
                 "updates": old["updates"] + updated,
-                "dropped": old["dropped"] + ~ok,
+                "dropped": old["dropped"] + ok.logical_not(),
                 "dropped_loss": torch.where(ok, old["dropped_loss"], loss),
                 "below": torch.where(ok, torch.minimum(old["below"], loss - bound), old["below"]),
             }

@@ -18,7 +18,7 @@ from borat.checks import check_count, check_flag, check_lr, check_momentum, has_
 from borat.keeping import Constraint as Constraint
 from borat.loss_optimizer import LossOptimizer
 from borat.measure import Loss
-from borat.parameters import Kept, Slot, View
+from borat.parameters import Kept, Slot, View, partition
 from borat.vectors import products
 
 if TYPE_CHECKING:
@@ -216,9 +216,10 @@ class BORAT(LossOptimizer):
     def _new_bundle(self, size: int, groups: int, numbers: Mapping[str, Any] | None) -> Bundle:
         return Bundle(size, groups, numbers)
 
-    def _new_on_device(self, slots: list[Slot], views: list[View]) -> BundleOnDevice:
+    def _new_on_device(self, slots: list[Slot]) -> BundleOnDevice:
         position = self._bundle.position
-        for view in views:
+        for part in partition(slots, by="velocity_scale"):
+            view = part.view(with_gradients=False)
             points.clear_rows(view, position)
             points.join(view, position)
         return BundleOnDevice(slots, self._all_params(), self._bundle)

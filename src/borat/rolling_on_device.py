@@ -48,7 +48,7 @@ class RollingOnDevice(OnDevice):
         zeros = torch.zeros(self.pieces * (self.pieces + 1) + 1, dtype=torch.float64, device=self.device)
         products = sum((batch.products().to(self.device) for batch in batches), start=zeros)
         value, products = measure.on_device(number(loss, self.device), products)
-        gram, at_centre, apart = products.split((self.pieces**2, self.pieces, 1))
+        gram, at_centre, apart = products.split_with_sizes((self.pieces**2, self.pieces, 1))
         newest = value + apart
         is_there = torch.arange(self.pieces - 1, device=self.device) < old["batches"]
 
@@ -160,9 +160,9 @@ class _Batch:
         """``y' = z' + pull * (ratio * (y - z) - beta * (z' - z))``, wherever a projection has put ``z'``."""
         ok, pull, ratio = ok.to(self.z.device), pull.to(self.z.device), ratio.to(self.z.device)
         if is_constrained:  # a projection of what was projected before may differ in the last bit
-            self.z.copy_(torch.where(ok, self.z, self.z_before))
+            torch.where(ok, self.z, self.z_before, out=self.z)
         moved = (self.z - self.z_before).to(self.u.dtype)
         y = torch.addcmul(self.apart * (pull * ratio), moved, -beta * pull) + self.z
         self.flat.put(torch.where(ok, y.to(self.y.dtype), self.y))
         rms = self.flat.kept["rms"]
-        rms.copy_(torch.where(ok, self.root, rms))
+        torch.where(ok, self.root, rms, out=rms)
