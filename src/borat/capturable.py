@@ -68,9 +68,12 @@ class CapturableOptimizer(KeepingOptimizer):
         if not self._fits(with_gradients):  # which of the others take part may be a question to the bundle
             slots = list(self._wanted_slots(with_gradients=True))
             if not self._fits([slot.param for slot in slots]):
-                self._look()
-                self._on_device = self._new_on_device(slots)
-                self._parts = ([], [])  # what is kept has moved
+                self._enter_device(slots)
+
+    def _enter_device(self, slots: list[Slot]) -> None:
+        self._look()
+        self._on_device = self._new_on_device(slots)
+        self._parts = ([], [])  # what is kept has moved
 
     def _fits(self, params: list[Tensor]) -> bool:
         if self._on_device is None or len(params) != len(self._on_device.slots):
@@ -97,6 +100,10 @@ class CapturableOptimizer(KeepingOptimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self._leave_device()
         super().add_param_group(param_group)
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        return text.replace("(", "(\nSteps on the device, without waiting for it", 1) if self._is_on_device() else text
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._on_device = None

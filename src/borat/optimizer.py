@@ -197,7 +197,9 @@ class BORAT(LossOptimizer):
 
     @torch.no_grad()
     def _from_result(self, views: list[View]) -> None:
-        if views and self._on_device is not None:
+        if views and self._is_on_device():  # by the same operations as before, for the same bits
+            if self._on_device is None:
+                self._enter_device(list(self._wanted_slots(with_gradients=False)))
             self._on_device.to_trial()
             return
         for view in views:

@@ -35,6 +35,7 @@ class RollingOnDevice(OnDevice):
         super().__init__(
             slots, params, size - 1, numbers, {"alpha": (size,), "values": (size,), "lr": (groups,), **scalars}
         )
+        self._longest = min((torch.finfo(flat.dtype).max for flat in self.flats), default=math.inf)
         self.send(bundle)
 
     def take(self, loss: Loss, groups: Groups, measure: Measure, constraint: Constraint | None) -> None:
@@ -68,8 +69,7 @@ class RollingOnDevice(OnDevice):
         for batch in batches:
             batch.find_step(lr[batch.flat.group] * steps)
         norm = sum((batch.squared_norm().to(self.device) for batch in batches), start=zeros[0]).sqrt()
-        longest = min((torch.finfo(flat.dtype).max for flat in self.flats), default=math.inf)
-        ok = value.isfinite() & products.isfinite().all() & (norm <= longest)
+        ok = value.isfinite() & products.isfinite().all() & (norm <= self._longest)
         for batch in batches:
             decay = groups[batch.flat.group]["weight_decay"]
             batch.move_centre(lr[batch.flat.group] * steps.sum() * decay if decay else None, ok)
