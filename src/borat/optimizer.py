@@ -200,6 +200,7 @@ class BORAT(LossOptimizer):
         if views and self._is_on_device():  # by the same operations as before, for the same bits
             if self._on_device is None:
                 self._enter_device(list(self._wanted_slots(with_gradients=False)))
+            assert self._on_device is not None
             self._on_device.to_trial()
             return
         for view in views:
