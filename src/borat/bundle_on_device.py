@@ -64,7 +64,7 @@ class BundleOnDevice(OnDevice):
         offset = value - bound + torch.where(piece < n, old["alpha"][: self.pieces] * Q_row, 0.0).sum()
         offsets = torch.where(piece == n, offset, old["offsets"])
         alpha = self._weights(Q, torch.where(is_there, offsets, 0.0), is_there)
-        ok = row.isfinite().all() & Q_row.isfinite().all() & offset.isfinite()
+        ok = torch.cat((Q_row, offset.reshape(1))).isfinite().all()
 
         # 4. The trial point for the next piece or, with the last one, the new centre.
         completes = ok & (n == self.pieces - 1)

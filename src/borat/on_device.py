@@ -112,7 +112,7 @@ class OnDevice(ABC):
         self.slots = slots
         self.pieces = pieces
         self.flats = [Flat(part.slots, pieces) for part in partition(slots, by="velocity_scale")]
-        self.device = self.flats[0].device
+        self.device = params[0].device
         self.numbers = Packed(numbers, self.device)
         self.counts = Packed(dict.fromkeys(("updates", "dropped", "dropped_loss", "below"), ()), self.device)
         """Updates, batches that were dropped and the loss of the last of them, and the lowest loss below the bound."""

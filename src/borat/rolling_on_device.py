@@ -69,7 +69,7 @@ class RollingOnDevice(OnDevice):
         for batch in batches:
             batch.find_step(lr[batch.flat.group] * steps)
         norm = sum((batch.squared_norm().to(self.device) for batch in batches), start=zeros[0]).sqrt()
-        ok = value.isfinite() & products.isfinite().all() & (norm <= self._longest)
+        ok = torch.cat((products, value.reshape(1))).isfinite().all() & (norm <= self._longest)
         for batch in batches:
             decay = groups[batch.flat.group]["weight_decay"]
             batch.move_centre(lr[batch.flat.group] * steps.sum() * decay if decay else None, ok)
