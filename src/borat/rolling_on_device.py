@@ -1,4 +1,4 @@
-"""FreeBORAT's rolling bundle on the device: the six steps of :class:`borat.FreeBORAT` as operations on vectors.
+"""FreeBORAT's rolling bundle on the device: its six steps as operations on vectors.
 
 The pieces are in the order of their rows, the newest last. Those that are not there yet are copies of the target, with
 a zero gradient: whatever weight they get is the target's. A batch that is dropped changes neither point nor row nor
