@@ -10,7 +10,7 @@ from torch import Tensor
 from borat.bundle import StepInfo
 from borat.keeping import KeepingOptimizer, Numbers
 from borat.measure import Loss, Measure
-from borat.on_device import OnDevice, belongs_on_device
+from borat.on_device import OnDevice, are_capturable
 from borat.parameters import Slot
 
 
@@ -51,8 +51,9 @@ class CapturableOptimizer(KeepingOptimizer):
         raise NotImplementedError
 
     def _is_on_device(self) -> bool:
+        """Who takes the next step: this is the one place that chooses."""
         size = self.param_groups[0]["bundle_size"]
-        return not self.same_batch and belongs_on_device(self._all_params(), size, self.capturable)
+        return not self.same_batch and are_capturable(self._all_params(), size, self.capturable)
 
     def _take_on_device(self, loss: Loss) -> bool:
         if not torch.compiler.is_compiling():

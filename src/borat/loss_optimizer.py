@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from borat.capturable import CapturableOptimizer
 from borat.checks import check_flag, check_loss, is_number
 from borat.keeping import Constraint
 from borat.measure import Loss, Measure
+from borat.observed import Observed
 from borat.parameters import View
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class LossOptimizer(CapturableOptimizer):
 
     same_batch = False
     """Whether ``step(closure)`` goes on with the same batch until the bundle is complete."""
-    _observed: _Observed
+    _observed: Observed
     _is_projected: bool
 
     def __init__(
@@ -61,7 +61,7 @@ class LossOptimizer(CapturableOptimizer):
         self.capturable = capturable
         self._last_step = None
         self._warned = set()
-        self._observed = _Observed()
+        self._observed = Observed()
         self._is_projected = False
         super().__init__(params, {**defaults, "lower_bound": float(defaults["lower_bound"])})
         self._is_projected = self._project(self._all_params())
@@ -81,6 +81,9 @@ class LossOptimizer(CapturableOptimizer):
         Returns:
             The loss.
         """
+        return self._step(closure, loss) if self._is_on_device() else self._step_uncompiled(closure, loss)
+
+    def _step(self, closure: Callable[[], Loss] | None, loss: Loss | None) -> Loss | None:
         if closure is not None and loss is not None:
             raise ValueError("step takes either a closure or the loss, got both")
         if closure is not None and not callable(closure):
@@ -91,7 +94,7 @@ class LossOptimizer(CapturableOptimizer):
                 self._initialise_state()
                 return None
             self._check_training()
-            self._observed = _Observed()
+            self._observed = Observed()
             self._take_batch(told)
             return told
         self._check_training()
@@ -102,6 +105,9 @@ class LossOptimizer(CapturableOptimizer):
         if self._take_batch(loss) and self.same_batch:
             self._stay_with_batch(closure, loss)
         return loss
+
+    # As PyTorch does for its own; torch.compiler.disable would import the compiler with borat.
+    _step_uncompiled = _disable_dynamo(_step)
 
     def observe(self, loss: Loss) -> None:
         """Tell the loss of the next :meth:`step`, where a trainer calls that without it.
@@ -118,7 +124,7 @@ class LossOptimizer(CapturableOptimizer):
 
     def forget_observed(self) -> None:
         """Forget the loss that was told to :meth:`observe`, because its step is skipped."""
-        self._observed = _Observed()
+        self._observed = Observed()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, and with them the loss that was told to :meth:`observe`."""
@@ -182,17 +188,13 @@ class LossOptimizer(CapturableOptimizer):
             self._is_projected = self._project(self._all_params())
         if self._is_on_device():
             return self._take_on_device(loss)
-        return self._take_on_host(loss)
-
-    @_disable_dynamo  # as PyTorch does for its own; torch.compiler.disable would import the compiler with borat
-    def _take_on_host(self, loss: Loss) -> bool:
         self._leave_device()
         return self._take(loss, self._views(with_gradients=True))
 
     def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
             loss = closure()
-        told, self._observed = self._observed.total, _Observed()
+        told, self._observed = self._observed.total, Observed()
         return loss if told is None else told
 
     @property
@@ -279,36 +281,8 @@ class LossOptimizer(CapturableOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.setdefault("_observed", _Observed())
+        self.__dict__.setdefault("_observed", Observed())
         self.__dict__.setdefault("_is_projected", True)
-
-
-class _Observed:
-    """The losses told since the last step, and the gradient that the last of them was told with."""
-
-    def __init__(self, total: Loss | None = None, param: Tensor | None = None) -> None:
-        self.total = total
-        self._param = param
-        grad = None if param is None else param.grad
-        self._gradient = None if grad is None else weakref.ref(grad)
-        self._version = 0 if grad is None else _version(grad)
-
-    def followed_by(self, loss: Loss, params: list[Tensor]) -> _Observed:
-        """With one more loss, or with this loss alone where the gradients of the earlier ones are gone."""
-        param = next((p for p in params if p.grad is not None), None)
-        total = None if param is None or self._is_gone() else self.total
-        return _Observed(loss if total is None else total + loss, param)
-
-    def _is_gone(self) -> bool:
-        """Whether the gradient was removed. One that accumulates changes in place, which counts its version up."""
-        if self._param is None or self._gradient is None:  # told before the backward pass
-            return False
-        grad = self._param.grad
-        return grad is None or (grad is not self._gradient() and _version(grad) <= self._version)
-
-
-def _version(grad: Tensor) -> int:
-    return sharding.local(grad)._version
 
 
 def _level_of_the_user() -> int:

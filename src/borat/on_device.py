@@ -25,22 +25,26 @@ from borat.keeping import Constraint
 from borat.measure import Loss, Measure
 from borat.parameters import Slot, partition
 
-_ON_HOST = ("cpu", "mps", "meta")
-"""Devices that have nothing to wait for, or no float64."""
+_WITHOUT_WAITS = ("cpu", "meta")
+_WITHOUT_FLOAT64 = ("mps",)
 
 Shapes = Mapping[str, tuple[int, ...]]
 Groups = Sequence[Mapping[str, Any]]
 
 
-def belongs_on_device(params: Sequence[Tensor], bundle_size: int, capturable: bool | None) -> bool:
-    """Whether a step on these parameters is to leave all numbers where they are. This is the one place that chooses.
+def are_capturable(params: Sequence[Tensor], bundle_size: int, wanted: bool | None) -> bool:
+    """Whether a step on these parameters can leave all numbers where they are, and is to.
 
     Larger bundles have too many supports to try them all at once, and the products of sharded parameters are sums over
-    several groups of processes: they take the host's steps.
+    several groups of processes.
     """
-    if capturable is False or bundle_size > LIMIT or any(sharding.is_sharded(p) for p in params):
-        return False
-    return all(p.device.type not in (("mps", "meta") if capturable else _ON_HOST) for p in params)
+    excluded = _WITHOUT_FLOAT64 if wanted else (*_WITHOUT_FLOAT64, *_WITHOUT_WAITS)
+    return (
+        wanted is not False
+        and bundle_size <= LIMIT
+        and all(p.device.type not in excluded for p in params)
+        and not any(sharding.is_sharded(p) for p in params)
+    )
 
 
 def number(x: Loss, device: torch.device) -> Tensor:
