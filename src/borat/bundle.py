@@ -99,7 +99,8 @@ class Bundle:
         """The number of pieces in the bundle."""
         self.dropped = 0
         self.evaluating = False
-        self._has_cap = True
+        self.has_cap = True
+        """Whether the step is at most ``lr`` long, and not the Polyak step whatever its length."""
         if numbers:
             self._restore(numbers)
         self._start_dual()
@@ -137,7 +138,7 @@ class Bundle:
         """Start a bundle; the arguments hold until it is closed."""
         self.lr[:] = lr
         self.lower_bound = lower_bound
-        self._has_cap = not math.isinf(lr[0])
+        self.has_cap = not math.isinf(lr[0])
         self._start_dual()
 
     def add(self, loss: float, products: Array) -> None:
@@ -150,7 +151,7 @@ class Bundle:
         n = self.position
         above_bound = loss - self.lower_bound
         self.gram[:, n, : n + 1] = self.gram[:, : n + 1, n] = products
-        if not self._has_cap:
+        if not self.has_cap:
             self.lr[:] = _polyak_step(above_bound, float(products.sum()))
         row = self._dual_row(n)
         # The trial point is w - sum of alpha_k * lr * g_k, hence <g_n, trial - w> = -sum of alpha_k * Q[n, k].
@@ -163,7 +164,7 @@ class Bundle:
     def can_hold(self, products: Array) -> bool:
         """Whether the gradient is short enough for its row of ``Q`` to be finite."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return bool(not self._has_cap or np.isfinite(self.lr @ products).all())
+            return bool(not self.has_cap or np.isfinite(self.lr @ products).all())
 
     def close(self) -> None:
         """Forget the pieces."""
@@ -186,7 +187,7 @@ class Bundle:
             offsets=tuple((self.offsets[:n] + bound).tolist()) + (bound,) * self._bounds,
             dual_value=self._dual.value + bound,
             support=support,
-            kind="ALIG" if support == (0,) and not self._has_cap else kind_of(support, len(alpha)),
+            kind="ALIG" if support == (0,) and not self.has_cap else kind_of(support, len(alpha)),
             step_norm=math.sqrt(max(float(self.lr**2 @ squared_norms), 0.0)),
             lr=one_or_all(lr),
             step_size=one_or_all([rate * sum(alpha[:n]) for rate in lr]),

@@ -6,6 +6,7 @@ import math
 from numbers import Real
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor
 
 
@@ -39,12 +40,24 @@ def check_flag(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
+def is_out_of_sight(x: Any) -> bool:
+    """Whether to see the number would be to wait for a device, or to end what is compiled."""
+    return isinstance(x, Tensor) and (x.device.type != "cpu" or torch.compiler.is_compiling())
+
+
+def has_no_end(lr: Any) -> bool:
+    """Whether a learning rate caps nothing. One that is out of sight does."""
+    return not is_out_of_sight(lr) and math.isinf(lr)
+
+
 def check_lr(lr: Any, bundle_size: int) -> None:
     """A learning rate is infinite where it caps nothing, which only a bundle of two allows."""
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"lr must be a number or a tensor with one element, got a tensor of shape {tuple(lr.shape)}")
     if isinstance(lr, Tensor) and lr.is_complex():
         raise ValueError(f"lr must be a real number, got {lr!r}")
+    if is_out_of_sight(lr):
+        return
     if not is_number(float(lr) if isinstance(lr, Tensor) else lr) or lr < 0.0:
         raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
     if math.isinf(lr) and bundle_size != 2:
@@ -54,7 +67,7 @@ def check_lr(lr: Any, bundle_size: int) -> None:
 def check_finite_lr(lr: Any) -> None:
     """A learning rate that is a factor, and no cap that could be missing."""
     check_lr(lr, 2)
-    if math.isinf(lr):
+    if has_no_end(lr):
         raise ValueError(f"lr must be finite, got {lr!r}")
 
 

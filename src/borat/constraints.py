@@ -55,6 +55,9 @@ class L2Ball(Projection):
         check_positive("radius", self.radius)
 
     def _project(self, tensors: list[Tensor]) -> None:
+        if _are_on_device(tensors):
+            _scale_on_device(tensors, self.radius)
+            return
         norm = math.sqrt(_over_all(_squared_norm, tensors))
         if norm > self.radius:
             torch._foreach_mul_(_local(tensors), self.radius / norm)
@@ -70,6 +73,13 @@ class L1Ball(Projection):
         check_positive("radius", self.radius)
 
     def _project(self, tensors: list[Tensor]) -> None:
+        if _are_on_device(tensors):
+            magnitudes = _vector([w.abs() for w in tensors])
+            excess = _excess_on_device(magnitudes, self.radius, torch.abs)
+            is_outside = magnitudes.sum() > self.radius
+            for w in tensors:
+                w.copy_(torch.where(is_outside.to(w.device), w.sgn() * excess(w), w))
+            return
         if _over_all(torch.abs, tensors) <= self.radius:
             return
         excess = _excess(tensors, self.radius, torch.abs)
@@ -114,7 +124,10 @@ class Simplex(Projection):
 
     def _project(self, tensors: list[Tensor]) -> None:
         _refuse_complex(tensors, "Simplex")
-        excess = _excess(tensors, self.total, _identity)
+        if _are_on_device(tensors):
+            excess = _excess_on_device(_vector(tensors), self.total, _identity)
+        else:
+            excess = _excess(tensors, self.total, _identity)
         for w in _local(tensors):
             w.copy_(excess(w))
 
@@ -139,6 +152,48 @@ def _excess(tensors: list[Tensor], total: float, magnitude: Callable[[Tensor], T
         if not new > threshold:
             return excess
         threshold = new
+
+
+def _scale_on_device(tensors: list[Tensor], radius: float) -> None:
+    """Without waiting, in two operations for each device and dtype."""
+    places: dict[Any, list[Tensor]] = {}
+    for w in tensors:
+        places.setdefault((w.device, w.dtype), []).append(torch.view_as_real(w) if w.is_complex() else w)
+    norm = torch.linalg.vector_norm(
+        _vector([norm for members in places.values() for norm in torch._foreach_norm(members, 2, _precise(members[0]))])
+    )
+    scale = torch.where(norm > radius, radius / norm, 1.0)
+    for members in places.values():
+        torch._foreach_mul_(members, scale.to(members[0].device))
+
+
+def _excess_on_device(
+    magnitudes: Tensor, total: float, magnitude: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """The same without waiting: by sorting, as it is not known how many passes Newton's method needs."""
+    largest = magnitudes.max()
+    below = (magnitudes - largest).sort(descending=True).values
+    count = torch.arange(1, len(below) + 1, device=below.device)
+    is_above = below * count > below.cumsum(0) - total
+    threshold = (torch.where(is_above, below, 0.0).sum() - total) / is_above.sum()
+
+    def excess(w: Tensor) -> Tensor:
+        return (magnitude(w).to(_precise(w)) - largest.to(w.device) - threshold.to(w.device)).clamp_(min=0.0)
+
+    return excess
+
+
+def _vector(tensors: list[Tensor]) -> Tensor:
+    """All elements in one vector."""
+    first = tensors[0]
+    return torch.cat([w.reshape(-1).to(first.device, _precise(first)) for w in tensors])
+
+
+def _are_on_device(tensors: list[Tensor]) -> bool:
+    """Whether to see a number would be to wait for a device, or to end what is compiled."""
+    if any(sharding.is_sharded(w) for w in tensors):
+        return False
+    return torch.compiler.is_compiling() or any(w.device.type != "cpu" for w in tensors)
 
 
 def _over_all(function: Callable[[Tensor], Tensor], tensors: list[Tensor], *, largest: bool = False) -> float:

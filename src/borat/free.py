@@ -19,8 +19,9 @@ from borat.keeping import Constraint
 from borat.loss_optimizer import LossOptimizer
 from borat.measure import Loss
 from borat.metric import Metric
-from borat.parameters import Kept, View
+from borat.parameters import Kept, Slot, View, partition
 from borat.rolling import Products, RollingBundle, Solution
+from borat.rolling_on_device import RollingOnDevice
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -67,6 +68,9 @@ class FreeBORAT(LossOptimizer):
         process_group: the processes that train together, where ``torch.distributed`` is initialised; all by default.
         reduce_loss: average the loss over these processes, as DDP and FSDP average the gradients, so that all take the
             same step. Switch it off for a loss that is averaged already, or for processes that train apart.
+        capturable: never wait for the parameters' device in :meth:`step`. By default where that device is a GPU or the
+            like; ``True`` does it on CPUs too, which ``torch.compile`` of a step needs, and ``False`` nowhere. Bundles
+            of more than 8 and sharded parameters are not capturable.
 
     Example:
         >>> model = torch.nn.Linear(4, 1)
@@ -79,7 +83,6 @@ class FreeBORAT(LossOptimizer):
         >>> opt.eval()  # the model at the result: evaluate it, save it, then opt.train()
     """
 
-    _bundle: RollingBundle
     _SHARED = ("bundle_size", "lower_bound", "betas", "aim", "eps")
 
     def __init__(
@@ -96,6 +99,7 @@ class FreeBORAT(LossOptimizer):
         eps: float = 1e-8,
         process_group: ProcessGroup | None = None,
         reduce_loss: bool = True,
+        capturable: bool | None = None,
     ) -> None:
         check_count("bundle_size", bundle_size, least=2)
         defaults = {
@@ -107,7 +111,14 @@ class FreeBORAT(LossOptimizer):
             "weight_decay": weight_decay,
             "eps": eps,
         }
-        super().__init__(params, defaults, constraint=constraint, process_group=process_group, reduce_loss=reduce_loss)
+        super().__init__(
+            params,
+            defaults,
+            constraint=constraint,
+            process_group=process_group,
+            reduce_loss=reduce_loss,
+            capturable=capturable,
+        )
 
     @property
     def bundle_position(self) -> int:
@@ -147,7 +158,7 @@ class FreeBORAT(LossOptimizer):
         self._warn_of_bound(value, first["lower_bound"])
 
         # 5. and 6. The step, and its share in the average.
-        self.last_step = solution.describe(first["lower_bound"], lr)
+        self._last_step = solution.describe(first["lower_bound"], lr)
         try:
             self._move(views, solution, scale, lr)
         finally:
@@ -195,7 +206,8 @@ class FreeBORAT(LossOptimizer):
         for view in views:
             for slot, y in zip(view.part.slots, view.weights, strict=True):
                 slot.keep("y", y)
-            torch._foreach_lerp_(view.weights, view["centre"], 1.0 - 1.0 / self._bundle.beta)
+            if self._bundle.beta:  # all batches so far may have been dropped
+                torch._foreach_lerp_(view.weights, view["centre"], 1.0 - 1.0 / self._bundle.beta)
         if views:
             self._warn_of_statistics()
 
@@ -226,8 +238,21 @@ class FreeBORAT(LossOptimizer):
 
     # State
 
+    @property
+    def _bundle(self) -> RollingBundle:
+        bundle = super()._bundle
+        assert isinstance(bundle, RollingBundle)
+        return bundle
+
     def _new_bundle(self, size: int, groups: int, numbers: Mapping[str, Any] | None) -> RollingBundle:
         return RollingBundle(size, numbers)
+
+    def _new_on_device(self, slots: list[Slot]) -> RollingOnDevice:
+        for part in partition(slots, by="active"):
+            _join(part.view(with_gradients=False))
+        for slot in slots:
+            slot.state["active"] = 1
+        return RollingOnDevice(slots, self._all_params(), len(self.param_groups), self._bundle)
 
     def _kept(self, group: dict[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
         return _kept(group["bundle_size"], "y" in state)

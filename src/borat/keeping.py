@@ -43,22 +43,21 @@ class KeepingOptimizer(Optimizer):
     constraint: Constraint | None
     process_group: ProcessGroup | None
     reduce_loss: bool
-    last_step: StepInfo | None
-    """What the last completed update did; None before the first."""
-    _bundle: Numbers
+    _numbers: Numbers
+    _last_step: StepInfo | None
     _warned: set[str]
     _slots: dict[Tensor, Slot]
     _parts: tuple[list[Slot], list[Part]]
     _loading: dict[str, Any] | None
 
-    _COPIED: tuple[str, ...] = ("constraint", "reduce_loss", "last_step", "_warned")
+    _COPIED: tuple[str, ...] = ("constraint", "reduce_loss", "_last_step", "_warned")
     """What a copy takes over besides state and groups."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._slots = {}
         self._parts = ([], [])
         self._loading = None
-        self._bundle = self._new_bundle(defaults["bundle_size"], 0, None)
+        self._numbers = self._new_bundle(defaults["bundle_size"], 0, None)
         super().__init__(params, defaults)
 
     # What each optimizer says of itself
@@ -74,6 +73,10 @@ class KeepingOptimizer(Optimizer):
     def _is_part_of_the_bundle(self, state: Mapping[str, Any]) -> bool:
         """Whether a parameter takes part in the bundle, though it may have no gradient now."""
         raise NotImplementedError
+
+    @property
+    def _bundle(self) -> Numbers:
+        return self._numbers
 
     # Parameters
 
@@ -168,7 +171,7 @@ class KeepingOptimizer(Optimizer):
         self._slots = {}
         self._parts = ([], [])
         first = self.param_groups[0]
-        self._bundle = self._new_bundle(first["bundle_size"], len(self.param_groups), first.get(NUMBERS))
+        self._numbers = self._new_bundle(first["bundle_size"], len(self.param_groups), first.get(NUMBERS))
 
     def _own(self, loaded: dict[str, Any]) -> None:
         """Copy the tensors of the state dict itself: PyTorch casts them to the parameter's dtype, and shares others."""

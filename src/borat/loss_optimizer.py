@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,11 @@ from torch._compile import _disable_dynamo
 from torch.optim.optimizer import ParamsT
 
 from borat import sharding
+from borat.capturable import CapturableOptimizer
 from borat.checks import check_flag, check_loss, is_number
-from borat.keeping import Constraint, KeepingOptimizer
+from borat.keeping import Constraint
 from borat.measure import Loss, Measure
+from borat.observed import Observed
 from borat.parameters import View
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ _WAYS_TO_PASS_THE_LOSS = (
 )
 
 
-class LossOptimizer(KeepingOptimizer):
+class LossOptimizer(CapturableOptimizer):
     """An optimizer that sees the loss of each batch, and measures gradients at other points than its result."""
 
     same_batch = False
     """Whether ``step(closure)`` goes on with the same batch until the bundle is complete."""
-    _observed: _Observed
+    _observed: Observed
     _is_projected: bool
 
     def __init__(
@@ -45,8 +46,11 @@ class LossOptimizer(KeepingOptimizer):
         constraint: Constraint | None,
         process_group: ProcessGroup | None,
         reduce_loss: bool,
+        capturable: bool | None,
     ) -> None:
         check_flag("reduce_loss", reduce_loss)
+        if capturable is not None:
+            check_flag("capturable", capturable)
         if not is_number(defaults["lower_bound"]) or math.isinf(defaults["lower_bound"]):
             raise ValueError(f"lower_bound must be a finite number, got {defaults['lower_bound']!r}")
         if constraint is not None and not callable(constraint):
@@ -54,16 +58,16 @@ class LossOptimizer(KeepingOptimizer):
         self.constraint = constraint
         self.process_group = process_group
         self.reduce_loss = reduce_loss
-        self.last_step = None
+        self.capturable = capturable
+        self._last_step = None
         self._warned = set()
-        self._observed = _Observed()
+        self._observed = Observed()
         self._is_projected = False
         super().__init__(params, {**defaults, "lower_bound": float(defaults["lower_bound"])})
         self._is_projected = self._project(self._all_params())
 
     # The public face
 
-    @_disable_dynamo  # as PyTorch does for its own; torch.compiler.disable would import the compiler with borat
     def step(  # type: ignore[override]
         self, closure: Callable[[], Loss] | None = None, *, loss: Loss | None = None
     ) -> Loss | None:
@@ -77,6 +81,9 @@ class LossOptimizer(KeepingOptimizer):
         Returns:
             The loss.
         """
+        return self._step(closure, loss) if self._is_on_device() else self._step_uncompiled(closure, loss)
+
+    def _step(self, closure: Callable[[], Loss] | None, loss: Loss | None) -> Loss | None:
         if closure is not None and loss is not None:
             raise ValueError("step takes either a closure or the loss, got both")
         if closure is not None and not callable(closure):
@@ -87,7 +94,7 @@ class LossOptimizer(KeepingOptimizer):
                 self._initialise_state()
                 return None
             self._check_training()
-            self._observed = _Observed()
+            self._observed = Observed()
             self._take_batch(told)
             return told
         self._check_training()
@@ -98,6 +105,9 @@ class LossOptimizer(KeepingOptimizer):
         if self._take_batch(loss) and self.same_batch:
             self._stay_with_batch(closure, loss)
         return loss
+
+    # As PyTorch does for its own; torch.compiler.disable would import the compiler with borat.
+    _step_uncompiled = _disable_dynamo(_step)
 
     def observe(self, loss: Loss) -> None:
         """Tell the loss of the next :meth:`step`, where a trainer calls that without it.
@@ -114,7 +124,7 @@ class LossOptimizer(KeepingOptimizer):
 
     def forget_observed(self) -> None:
         """Forget the loss that was told to :meth:`observe`, because its step is skipped."""
-        self._observed = _Observed()
+        self._observed = Observed()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, and with them the loss that was told to :meth:`observe`."""
@@ -123,13 +133,13 @@ class LossOptimizer(KeepingOptimizer):
 
     def eval(self) -> None:
         """Put the model at the result, to evaluate or save it; :meth:`train` goes back. At any time, and repeatedly."""
-        if not self._bundle.evaluating:
+        if not self._numbers.evaluating:
             self._to_result(self._views(with_gradients=False))
             self._bundle.evaluating = True
 
     def train(self) -> None:
         """Put the model back where gradients are measured, bit for bit."""
-        if self._bundle.evaluating:
+        if self._numbers.evaluating:
             self._from_result(self._views(with_gradients=False))
             self._bundle.evaluating = False
 
@@ -176,12 +186,15 @@ class LossOptimizer(KeepingOptimizer):
             self._check_group(group)
         if not self._is_projected:
             self._is_projected = self._project(self._all_params())
+        if self._is_on_device():
+            return self._take_on_device(loss)
+        self._leave_device()
         return self._take(loss, self._views(with_gradients=True))
 
     def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
             loss = closure()
-        told, self._observed = self._observed.total, _Observed()
+        told, self._observed = self._observed.total, Observed()
         return loss if told is None else told
 
     @property
@@ -191,10 +204,19 @@ class LossOptimizer(KeepingOptimizer):
 
     def _drop(self, loss: float) -> None:
         self._bundle.dropped += 1
+        self._warn_of_drop(loss)
+
+    def _warn_of_drop(self, loss: float) -> None:
         what = (
             f"the loss {loss:g} is not finite" if not math.isfinite(loss) else "a gradient is not finite or too large"
         )
         self._warn_once("dropped", f"{what}: the batch is dropped, as are others like it (see dropped_batches).")
+
+    def _tell(self, numbers: dict[str, Any], dropped_before: int) -> None:
+        if numbers["dropped"] > dropped_before:
+            self._warn_of_drop(numbers["dropped_loss"])
+        bound = self.param_groups[0]["lower_bound"]
+        self._warn_of_bound(bound + numbers["below"], bound)
 
     def _warn_of_bound(self, loss: float, lower_bound: float) -> None:
         if loss < lower_bound:
@@ -210,7 +232,7 @@ class LossOptimizer(KeepingOptimizer):
             warnings.warn(f"{type(self).__name__}: {message}", stacklevel=_level_of_the_user())
 
     def _check_training(self) -> None:
-        if self._bundle.evaluating:
+        if self._numbers.evaluating:
             raise RuntimeError("the model is at its result for evaluation: call the optimizer's train() before step()")
 
     def _project(self, params: list[Tensor]) -> bool:
@@ -259,36 +281,8 @@ class LossOptimizer(KeepingOptimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.setdefault("_observed", _Observed())
+        self.__dict__.setdefault("_observed", Observed())
         self.__dict__.setdefault("_is_projected", True)
-
-
-class _Observed:
-    """The losses told since the last step, and the gradient that the last of them was told with."""
-
-    def __init__(self, total: Loss | None = None, param: Tensor | None = None) -> None:
-        self.total = total
-        self._param = param
-        grad = None if param is None else param.grad
-        self._gradient = None if grad is None else weakref.ref(grad)
-        self._version = 0 if grad is None else _version(grad)
-
-    def followed_by(self, loss: Loss, params: list[Tensor]) -> _Observed:
-        """With one more loss, or with this loss alone where the gradients of the earlier ones are gone."""
-        param = next((p for p in params if p.grad is not None), None)
-        total = None if param is None or self._is_gone() else self.total
-        return _Observed(loss if total is None else total + loss, param)
-
-    def _is_gone(self) -> bool:
-        """Whether the gradient was removed. One that accumulates changes in place, which counts its version up."""
-        if self._param is None or self._gradient is None:  # told before the backward pass
-            return False
-        grad = self._param.grad
-        return grad is None or (grad is not self._gradient() and _version(grad) <= self._version)
-
-
-def _version(grad: Tensor) -> int:
-    return sharding.local(grad)._version
 
 
 def _level_of_the_user() -> int:

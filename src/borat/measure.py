@@ -52,6 +52,15 @@ class Measure:
             return self._gather(loss, views, sums, columns, precise=True)
         return value, products
 
+    def on_device(self, loss: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss and sums of parameters that are not sharded, left on their device: nobody waits for them."""
+        processes = sharding.world_size(self.process_group)
+        if processes == 1 or not self.reduce_loss:
+            return loss, sums
+        numbers = torch.cat((loss.reshape(1), sums.reshape(-1))) / processes
+        dist.all_reduce(numbers, group=self.process_group)
+        return numbers[0], numbers[1:].view_as(sums)
+
     def _gather(
         self, loss: Loss, views: Sequence[View], sums: Sums, columns: int, *, precise: bool
     ) -> tuple[float, Array]:

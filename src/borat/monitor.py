@@ -22,8 +22,9 @@ class Writer(Protocol):
 class Monitor:
     """Writes the numbers of each completed update.
 
-    It hangs on the optimizer's own step, and so works in every trainer. All numbers are on the host already, so that
-    it costs next to nothing, and nothing at all where a step completes no update.
+    It hangs on the optimizer's own step, and so works in every trainer. On the host all numbers are there already, so
+    that it costs next to nothing, and nothing at all where a step completes no update. Steps on the device are waited
+    for: there it looks after each of them.
 
     Written are, with the prefix in front:
 

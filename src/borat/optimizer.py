@@ -14,12 +14,13 @@ from torch.optim.optimizer import ParamsT
 
 from borat import points
 from borat.bundle import Bundle
-from borat.checks import check_count, check_flag, check_lr, check_momentum
+from borat.bundle_on_device import BundleOnDevice
+from borat.checks import check_count, check_flag, check_lr, check_momentum, has_no_end
 from borat.dual import Array
 from borat.keeping import Constraint as Constraint
 from borat.loss_optimizer import LossOptimizer
 from borat.measure import Loss
-from borat.parameters import Kept, View
+from borat.parameters import Kept, Slot, View, partition
 from borat.vectors import products
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ class BORAT(LossOptimizer):
         process_group: the processes that train together, where ``torch.distributed`` is initialised; all by default.
         reduce_loss: average the loss over these processes, as DDP and FSDP average the gradients, so that all take the
             same step. Switch it off for a loss that is averaged already, or for processes that train apart.
+        capturable: never wait for the parameters' device in :meth:`step`. By default where that device is a GPU or the
+            like; ``True`` does it on CPUs too, which ``torch.compile`` of a step needs, and ``False`` nowhere. Bundles
+            of more than 8, sharded parameters and ``same_batch`` are not capturable.
 
     Example:
         >>> model = torch.nn.Linear(4, 1)
@@ -71,7 +75,6 @@ class BORAT(LossOptimizer):
     """
 
     same_batch: bool
-    _bundle: Bundle
     _COPIED = (*LossOptimizer._COPIED, "same_batch")
 
     def __init__(
@@ -86,6 +89,7 @@ class BORAT(LossOptimizer):
         same_batch: bool = False,
         process_group: ProcessGroup | None = None,
         reduce_loss: bool = True,
+        capturable: bool | None = None,
     ) -> None:
         check_count("bundle_size", bundle_size)
         check_flag("same_batch", same_batch)
@@ -96,7 +100,14 @@ class BORAT(LossOptimizer):
             "momentum": momentum,
             "lower_bound": lower_bound,
         }
-        super().__init__(params, defaults, constraint=constraint, process_group=process_group, reduce_loss=reduce_loss)
+        super().__init__(
+            params,
+            defaults,
+            constraint=constraint,
+            process_group=process_group,
+            reduce_loss=reduce_loss,
+            capturable=capturable,
+        )
 
     @property
     def bundle_position(self) -> int:
@@ -109,6 +120,8 @@ class BORAT(LossOptimizer):
         self._bundle.evaluating = False
         if self.bundle_position:
             self._complete(self._views(with_gradients=False), flush=True)
+            if self._on_device is not None:
+                self._on_device.send(self._bundle)
 
     # Algorithm 2
 
@@ -145,7 +158,7 @@ class BORAT(LossOptimizer):
 
     def _complete(self, views: list[View], *, flush: bool = False) -> None:
         """Move the centre by the step that the bundle found."""
-        self.last_step = self._bundle.describe()
+        self._last_step = self._bundle.describe()
         try:
             for view in views:
                 momentum = float(self.param_groups[view.group]["momentum"])
@@ -186,13 +199,35 @@ class BORAT(LossOptimizer):
 
     @torch.no_grad()
     def _from_result(self, views: list[View]) -> None:
+        if views and self._is_on_device():  # by the same operations as before, for the same bits
+            if self._on_device is None:
+                self._enter_device(list(self._wanted_slots(with_gradients=False)))
+            assert self._on_device is not None
+            self._on_device.to_trial()
+            return
         for view in views:
             points.to_trial(view, self._bundle.steps(view.group), replay=True)
 
     # State
 
+    _on_device: BundleOnDevice | None
+
+    @property
+    def _bundle(self) -> Bundle:
+        bundle = super()._bundle
+        assert isinstance(bundle, Bundle)
+        return bundle
+
     def _new_bundle(self, size: int, groups: int, numbers: Mapping[str, Any] | None) -> Bundle:
         return Bundle(size, groups, numbers)
+
+    def _new_on_device(self, slots: list[Slot]) -> BundleOnDevice:
+        position = self._bundle.position
+        for part in partition(slots, by="velocity_scale"):
+            view = part.view(with_gradients=False)
+            points.clear_rows(view, position)
+            points.join(view, position)
+        return BundleOnDevice(slots, self._all_params(), self._bundle)
 
     def _kept(self, group: dict[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
         return _kept(group["bundle_size"], bool(group["momentum"]) or "velocity" in state)
@@ -210,7 +245,7 @@ class BORAT(LossOptimizer):
             lr = param_group["lr"] = self.defaults["lr"] if "lr" not in param_group else param_group["lr"]
             param_group["lr"] = math.inf if lr is None else lr
             self._check_group({**self.defaults, **param_group})
-            if any(math.isinf(param_group["lr"]) != math.isinf(group["lr"]) for group in self.param_groups):
+            if any(has_no_end(param_group["lr"]) != has_no_end(group["lr"]) for group in self.param_groups):
                 raise ValueError("lr must be None for all parameter groups or for none")
         super().add_param_group(param_group)
 
@@ -240,6 +275,7 @@ class ALIG(BORAT):
         constraint: see :class:`BORAT`.
         process_group: see :class:`BORAT`.
         reduce_loss: see :class:`BORAT`.
+        capturable: see :class:`BORAT`.
     """
 
     def __init__(
@@ -252,6 +288,7 @@ class ALIG(BORAT):
         constraint: Constraint | None = None,
         process_group: ProcessGroup | None = None,
         reduce_loss: bool = True,
+        capturable: bool | None = None,
     ) -> None:
         super().__init__(
             params,
@@ -262,6 +299,7 @@ class ALIG(BORAT):
             constraint=constraint,
             process_group=process_group,
             reduce_loss=reduce_loss,
+            capturable=capturable,
         )
 
     def _check_loaded(self, state_dict: dict[str, Any]) -> None:

@@ -93,6 +93,11 @@ class Slot:
         _plain(copy).copy_(tensor)
         self.state[key] = copy
 
+    def replace(self, key: str, plain: Tensor) -> None:
+        """Keep this tensor of real numbers from now on."""
+        self.tensors[key] = plain
+        self.state[key] = self._kept[key] = torch.view_as_complex(plain) if self.param.is_complex() else plain
+
     @property
     def weights(self) -> Tensor:
         return _plain(self.param) if self.wrapped else self.param
@@ -122,7 +127,7 @@ class Slot:
         tensor, dtype = self.state[kept.key], kept.dtype(self.param)
         plain = _plain(tensor)
         strides = self.layout if kept.rows is None else (self.size, *self.layout)
-        fits = plain.stride() == strides or plain.numel() <= 1
+        fits = plain.stride()[plain.dim() - len(self.layout) :] == self.layout or plain.numel() <= 1
         if fits and tensor.dtype == dtype and tensor.device == self.param.device:
             return
         real = dtype.to_real() if dtype.is_complex else dtype
@@ -144,7 +149,7 @@ class Part:
         stacks = self.kept.pop("gradients", [])
         self.rows = [list(row) for row in zip(*(stack.unbind() for stack in stacks), strict=True)]
         """The kept gradients, each as a list of tensors."""
-        self.matrices = [stack.as_strided((len(stack), _size(stack)), (max(_size(stack), 1), 1)) for stack in stacks]
+        self.matrices = [stack.as_strided((len(stack), _size(stack)), (stack.stride(0), 1)) for stack in stacks]
         """The kept gradients of each slot, as the rows of a matrix."""
 
     def holders(self, processes: int) -> int:

@@ -81,21 +81,50 @@ class Solution:
 
     def describe(self, lower_bound: float, lr: list[float]) -> StepInfo:
         """For people and logs."""
-        alpha = tuple(self.alpha.tolist())
-        support = tuple(i for i, weight in enumerate(alpha) if weight > 0.0)
-        offsets = tuple((self.values + lower_bound).tolist())
-        return StepInfo(
-            alpha=alpha,
-            offsets=offsets,
-            dual_value=self.dual_value + lower_bound,
-            support=support,
-            kind=kind_of(support, len(alpha)),
-            step_norm=self.step_norm(np.array(lr)),
-            lr=one_or_all(lr),
-            step_size=one_or_all([factor * self.step_size for factor in lr]),
-            target=offsets[-1],
-            gap=max(float(self.values[-2]), 0.0),
+        norm = self.step_norm(np.array(lr))
+        return describe(
+            self.alpha,
+            self.values,
+            eta=self.eta,
+            dual_value=self.dual_value,
+            step_norm=norm,
+            lower_bound=lower_bound,
+            lr=lr,
         )
+
+
+def describe(
+    alpha: Array,
+    values: Array,
+    *,
+    eta: float,
+    dual_value: float,
+    step_norm: float,
+    lower_bound: float,
+    lr: list[float],
+) -> StepInfo:
+    """A step as people and logs see it: with values that are not measured from the bound."""
+    weights = tuple(alpha.tolist())
+    support = tuple(i for i, weight in enumerate(weights) if weight > 0.0)
+    offsets = tuple((values + lower_bound).tolist())
+    step_size = sum((eta * alpha[:-1]).tolist())
+    return StepInfo(
+        alpha=weights,
+        offsets=offsets,
+        dual_value=dual_value + lower_bound,
+        support=support,
+        kind=kind_of(support, len(weights)),
+        step_norm=step_norm,
+        lr=one_or_all(lr),
+        step_size=one_or_all([factor * step_size for factor in lr]),
+        target=offsets[-1],
+        gap=max(float(values[-2]), 0.0),
+    )
+
+
+def rows_of(batches: int, rows: int) -> list[int]:
+    """In which rows the kept gradients are, oldest first: each batch's replaces that of so many batches before."""
+    return [k % rows for k in range(batches - min(batches, rows), batches)]
 
 
 class RollingBundle:
@@ -144,9 +173,8 @@ class RollingBundle:
 
     @property
     def rows(self) -> list[int]:
-        """In which rows the kept gradients are, oldest first: each batch's replaces that of N - 2 batches before."""
-        kept = len(self.at_origin)
-        return [k % (self.size - 2) for k in range(self.batches - kept, self.batches)]
+        """In which rows the kept gradients are, oldest first."""
+        return rows_of(self.batches, self.size - 2)
 
     @property
     def free_row(self) -> int | None:

@@ -25,16 +25,18 @@ def test_there_are_cases():
     assert len(CASES) == 10
 
 
-@pytest.mark.parametrize("backend", Backend)
+@pytest.mark.parametrize("backend", [*Backend, None], ids=str)
 @pytest.mark.parametrize("case", CASES)
 def test_trajectory(case, backend, monkeypatch):
-    use_backend(backend, monkeypatch)
+    """Without a backend of the host, the steps are those that a GPU would take."""
+    if backend is not None:
+        use_backend(backend, monkeypatch)
     record = {key.split("/")[1]: GOLDEN[key] for key in GOLDEN if key.startswith(case + "/")}
     meta = ast.literal_eval(str(record["meta"]))
     model = nn.Sequential(nn.Linear(6, 9), getattr(nn, meta["activation"])(), nn.Linear(9, 4)).double()
     vector_to_parameters(torch.from_numpy(record["w0"]), model.parameters())
     criterion = nn.CrossEntropyLoss() if meta["loss"] == "ce" else MultiClassHingeLoss()
-    optimizer = make_optimizer(model, meta)
+    optimizer = make_optimizer(model, meta, capturable=backend is None)
     updates = 0
     for i, (x, y) in enumerate(zip(record["X"], record["Y"], strict=True)):
         optimizer.zero_grad()
@@ -52,14 +54,14 @@ def test_trajectory(case, backend, monkeypatch):
     assert updates == len(record["iterates"])
 
 
-def make_optimizer(model: nn.Sequential, meta: dict) -> BORAT:
+def make_optimizer(model: nn.Sequential, meta: dict, *, capturable: bool) -> BORAT:
     params = list(model.parameters())
     if meta["group_lrs"]:
         params = [
             {"params": layer.parameters(), "lr": lr}
             for layer, lr in zip((model[0], model[2]), meta["group_lrs"], strict=True)
         ]
-    options = {"lr": meta["lr"], "momentum": meta["momentum"]}
+    options = {"lr": meta["lr"], "momentum": meta["momentum"], "capturable": capturable}
     if meta["radius"] is not None:
         options["constraint"] = L2Ball(meta["radius"])
     if meta["algorithm"] == "alig":

@@ -119,6 +119,28 @@ def ddp_equals_one_process(folder):
 
 
 @check
+def ddp_on_the_device_equals_one_process(folder):
+    """The steps that GPUs would take; also where one process has a batch that all must drop."""
+    for size in SIZES:
+        torch.manual_seed(0)
+        model, data = network(), batches(8)
+        expected = alone(model, data, bundle_size=size, **OPTIONS)
+        parallel = DistributedDataParallel(model)
+        optimizer = build(parallel.parameters(), bundle_size=size, capturable=True, **OPTIONS)
+        points = train(parallel, optimizer, data[:5])
+        optimizer.zero_grad()
+        if dist.get_rank() == 0:
+            for p in parallel.parameters():
+                p.grad = torch.ones_like(p)
+        with warnings.catch_warnings(action="ignore"):
+            optimizer.step(loss=1.0)
+            assert optimizer.dropped_batches == 1
+        points += train(parallel, optimizer, data[5:])
+        assert_equal(points, expected)
+        assert_same_on_all(points[-1])
+
+
+@check
 def a_loss_that_is_reduced_already(folder):
     torch.manual_seed(0)
     model, data = network(), batches(8)

@@ -564,6 +564,7 @@ def test_dropped_batches_are_part_of_the_state(make):
     train(model, optimizer, batches(1))
     with pytest.warns(UserWarning, match="the loss nan is not finite"):
         optimizer.step(loss=math.nan)
+        assert optimizer.dropped_batches == 1
     other = make(network().parameters())
     other.load_state_dict(optimizer.state_dict())
     assert other.dropped_batches == 1

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from borat.lab.cli import app, demo
 from borat.lab.sweeps.jobs import Outcome
 from borat.lab.timing import optimizers as bench
+from borat.lab.timing.launches import measure_launches
 from borat.lab.training.train import train
 
 runner = CliRunner()
@@ -86,7 +87,15 @@ def test_bench_prints_and_writes_its_tables(tmp_path):
     page = (tmp_path / "bench.md").read_text(encoding="utf-8")
     for word in ("SGD (fused)", "AdamW (fused)", "BORAT, N = 10", "FreeBORAT, N = 3", "Prodigy", "quadprog", "PyTorch"):
         assert word in page
+    assert "Operations of a step on the device, of 60 tensors" in page
     assert [path.name for path in tmp_path.iterdir()] == ["bench.md"]
+
+
+def test_a_step_on_the_device_takes_as_many_operations_for_any_number_of_tensors():
+    few, many = measure_launches(3), measure_launches(9)
+    for one, other in zip(few, many, strict=True):
+        assert one.on_parameters == other.on_parameters
+        assert one.on_numbers == other.on_numbers or one.optimizer == "Adam (foreach)"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def bench(
     """Measure the optimizer call beside PyTorch's SGD and Adam, and the dual beside quadprog."""
     from borat.lab.timing import optimizers as measure
     from borat.lab.timing import tables
+    from borat.lab.timing.launches import measure_launches
 
     try:
         names = [pick("model", name, measure.MODELS) for name in models or measure.MODELS]
@@ -32,7 +33,7 @@ def bench(
         for name in names:
             progress.update(task, description=name)
             costs += measure.measure_optimizers(name, rounds, lambda: progress.advance(task))
-    report = tables.tables(costs, measure.measure_dual())
+    report = tables.tables(costs, measure.measure_dual(), measure_launches())
     for table in report:
         show_table(table.as_rich())
     console.print(measure.machine(), highlight=False)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from borat.lab.files import write_text
 from borat.lab.tables import Table
+from borat.lab.timing.launches import TENSORS, Launches
 from borat.lab.timing.optimizers import DualCost, OptimizerCost, machine, shape_summary
 
 
-def tables(costs: list[OptimizerCost], duals: list[DualCost]) -> list[Table]:
-    """One table for each model, and one for the dual."""
+def tables(costs: list[OptimizerCost], duals: list[DualCost], launches: list[Launches]) -> list[Table]:
+    """One table for each model, one for the dual, and one for steps on the device."""
     head = (
         "optimizer",
         "ms per batch",
@@ -30,7 +31,13 @@ def tables(costs: list[OptimizerCost], duals: list[DualCost]) -> list[Table]:
         (str(d.pieces), f"{d.from_scratch:.0f}", f"{d.new_piece:.0f}", f"{d.quadprog:.0f}" if d.quadprog else "-")
         for d in duals
     ]
-    return [*result, Table("The dual", dual_head, rows)]
+    return [*result, Table("The dual", dual_head, rows), _launch_table(launches)]
+
+
+def _launch_table(launches: list[Launches]) -> Table:
+    head = ("optimizer", "on the parameters", "on the bundle's numbers")
+    rows: list[tuple[str, ...]] = [(x.optimizer, str(x.on_parameters), str(x.on_numbers)) for x in launches]
+    return Table(f"Operations of a step on the device, of {TENSORS} tensors", head, rows)
 
 
 def _cost_row(cost: OptimizerCost) -> tuple[str, ...]:

@@ -1,0 +1,111 @@
+"""Parameters as vectors, for the steps that never wait for the host.
+
+On a GPU each operation is a launch, which costs more than a small tensor does. So what is kept of the parameters of one
+group, device and dtype lies one after the other in a few long tensors, and a step is some operations on them, however
+many parameters there are. The optimizer's state has views of them: to everybody else it looks as it does on the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from borat.parameters import Slot
+from borat.vectors import at_least
+
+
+@dataclass(frozen=True)
+class _Place:
+    """How a parameter lies in a vector: in the order of its memory, from the largest stride to the smallest."""
+
+    slot: Slot
+    size: int
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    inverse: tuple[int, ...]
+
+    @classmethod
+    def of(cls, slot: Slot) -> _Place:
+        shape, strides = tuple(slot.weights.shape), slot.layout
+        order = tuple(sorted(range(len(shape)), key=lambda i: -strides[i]))
+        inverse = tuple(sorted(range(len(shape)), key=lambda i: order[i]))
+        return cls(slot, slot.weights.numel(), tuple(shape[i] for i in order), order, inverse)
+
+    def flatten(self, x: Tensor) -> Tensor:
+        return x.permute(self.order).reshape(-1)
+
+    def unflatten(self, x: Tensor) -> Tensor:
+        return x.view(self.shape).permute(self.inverse)
+
+    def gradient(self) -> Tensor | None:
+        grad = self.slot.param.grad
+        if grad is not None and grad.layout is not torch.strided:
+            grad = grad.to_dense()
+        return torch.view_as_real(grad.resolve_conj()) if grad is not None and grad.is_complex() else grad
+
+
+class Flat:
+    """Slots of the same parameter group, device and dtype as vectors.
+
+    Args:
+        slots: the parameters. What is kept of them moves here.
+        pieces: the number of rows for gradients, that of the batch at hand included.
+    """
+
+    def __init__(self, slots: list[Slot], pieces: int) -> None:
+        self.group, self.dtype, self.device = slots[0].group, slots[0].dtype, slots[0].weights.device
+        self.precise = torch.promote_types(self.dtype, torch.float32)
+        """In which sums are taken."""
+        self._places = [_Place.of(slot) for slot in slots]
+        self._sizes = [place.size for place in self._places]
+        self.rows = torch.zeros(pieces, sum(self._sizes), dtype=self.dtype, device=self.device)
+        """The gradients that are kept, and in the last row the newest."""
+        self.kept: dict[str, Tensor] = {}
+        for key in slots[0].tensors:
+            if key == "gradients":
+                self._take_over(key, self.rows[:-1])
+            else:
+                empty = self.rows.new_empty(sum(self._sizes), dtype=slots[0].tensors[key].dtype)
+                self.kept[key] = self._take_over(key, empty)
+
+    def _take_over(self, key: str, target: Tensor) -> Tensor:
+        """Bring what the slots keep into rows of one tensor, and leave them views of it."""
+        for place, chunk in zip(self._places, target.split_with_sizes(self._sizes, dim=-1), strict=True):
+            strides = (*chunk.stride()[:-1], *place.slot.layout)
+            own = place.slot.tensors[key]
+            view = chunk.as_strided(own.shape, strides)
+            place.slot.replace(key, view.copy_(own))
+        return target
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [place.slot for place in self._places]
+
+    def newest(self) -> Tensor:
+        """The parameters' own gradients."""
+        gradients = [(place, place.gradient()) for place in self._places]
+        return torch.cat(
+            [self.rows.new_zeros(p.size) if g is None else p.flatten(g).to(self.dtype) for p, g in gradients]
+        )
+
+    def all_with(self, newest: Tensor) -> Tensor:
+        """The gradients that are kept, and the newest in the last row; at least in float32."""
+        self.rows[-1].copy_(newest)
+        return at_least(self.rows, torch.float32)
+
+    def keep(self, newest: Tensor, row: Tensor) -> None:
+        """Copy the newest gradient to a row; in the last one it is forgotten with the next batch."""
+        self.rows.index_copy_(0, row.reshape(1), newest.unsqueeze(0))
+
+    def weights(self) -> Tensor:
+        return torch.cat([place.flatten(place.slot.weights) for place in self._places])
+
+    def put(self, vector: Tensor) -> None:
+        """Write the weights."""
+        torch._foreach_copy_([place.slot.weights for place in self._places], self.shaped(vector))
+
+    def shaped(self, vector: Tensor) -> list[Tensor]:
+        """Views of a vector, in the shapes of the parameters."""
+        return [place.unflatten(x) for place, x in zip(self._places, vector.split_with_sizes(self._sizes), strict=True)]
