@@ -6,16 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from borat.alig import ALIG
     from borat.bundle import StepInfo
     from borat.dual import DualSolution, solve_dual
     from borat.free import FreeBORAT
-    from borat.optimizer import ALIG, BORAT
+    from borat.optimizer import BORAT
 
 __all__ = ["ALIG", "BORAT", "DualSolution", "FreeBORAT", "StepInfo", "solve_dual"]
 __version__ = "0.1.0"
 
 _MODULES = {
-    "ALIG": "optimizer",
+    "ALIG": "alig",
     "BORAT": "optimizer",
     "DualSolution": "dual",
     "FreeBORAT": "free",

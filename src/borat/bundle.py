@@ -101,6 +101,9 @@ class Bundle:
         self.evaluating = False
         self.has_cap = True
         """Whether the step is at most ``lr`` long, and not the Polyak step whatever its length."""
+        self.precise = True
+        """Whether the dual is NumPy's. The compiled one is faster and as exact, but has other last bits from three
+        pieces on, which would change trajectories of float64 parameters that were published."""
         if numbers:
             self._restore(numbers)
         self._start_dual()
@@ -118,6 +121,7 @@ class Bundle:
             "position": self.position,
             "dropped": self.dropped,
             "evaluating": int(self.evaluating),
+            "precise": int(self.precise),
         }
 
     def _restore(self, numbers: Mapping[str, Any]) -> None:
@@ -129,15 +133,17 @@ class Bundle:
         self.lower_bound = float(numbers["lower_bound"])
         self.position, self.dropped = int(numbers["position"]), int(numbers["dropped"])
         self.evaluating = bool(numbers["evaluating"])
+        self.precise = bool(numbers.get("precise", True))
 
     @property
     def is_full(self) -> bool:
         return self.position == len(self.offsets)
 
-    def open(self, lr: Sequence[float], lower_bound: float) -> None:
+    def open(self, lr: Sequence[float], lower_bound: float, *, precise: bool = True) -> None:
         """Start a bundle; the arguments hold until it is closed."""
         self.lr[:] = lr
         self.lower_bound = lower_bound
+        self.precise = precise
         self.has_cap = not math.isinf(lr[0])
         self._start_dual()
 
@@ -206,8 +212,7 @@ class Bundle:
         return min(self.size - 1, 1)
 
     def _start_dual(self) -> None:
-        # From three pieces on, the compiled one would change the last bits of trajectories that were published.
-        self._dual = IncrementalDual(self.size, NumpyDual if self.size > 2 else None)
+        self._dual = IncrementalDual(self.size, NumpyDual if self.precise and self.size > 2 else None)
         for _ in range(self._bounds):  # offsets are measured from the bound, which is the first piece of the dual
             self._dual.add(np.zeros(1), 0.0)
 

@@ -1,4 +1,4 @@
-"""BORAT (Algorithm 2 of the paper) and its special case ALI-G, as PyTorch optimizers."""
+"""BORAT (Algorithm 2 of the paper), as a PyTorch optimizer."""
 
 from __future__ import annotations
 
@@ -136,7 +136,9 @@ class BORAT(LossOptimizer):
 
         value, gram_row = self._measure(loss, views, row, n + 1)
         if n == 0:
-            bundle.open([float(group["lr"]) for group in self.param_groups], self.param_groups[0]["lower_bound"])
+            lr = [float(group["lr"]) for group in self.param_groups]
+            precise = any(p.dtype in (torch.float64, torch.complex128) for p in self._all_params())
+            bundle.open(lr, self.param_groups[0]["lower_bound"], precise=precise)
         if not (math.isfinite(value) and np.isfinite(gram_row).all() and bundle.can_hold(gram_row)):
             self._drop(value)
             return False
@@ -260,53 +262,6 @@ class BORAT(LossOptimizer):
         super().load_state_dict(state_dict)
         if self._bundle.position and not self._bundle.evaluating:
             self._from_result(self._views(with_gradients=False))
-
-
-class ALIG(BORAT):
-    r"""Adaptive Learning-rates for Interpolation with Gradients: :class:`BORAT` with a bundle of two.
-
-    A stochastic Polyak step with a cap: :math:`w \leftarrow w - \min\{\eta, (\ell - B) / \|g\|^2\} \, g`.
-
-    Args:
-        params: see :class:`BORAT`.
-        lr: the cap :math:`\eta`; ``None`` for a step without one.
-        momentum: see :class:`BORAT`.
-        lower_bound: see :class:`BORAT`.
-        constraint: see :class:`BORAT`.
-        process_group: see :class:`BORAT`.
-        reduce_loss: see :class:`BORAT`.
-        capturable: see :class:`BORAT`.
-    """
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | Tensor | None = 0.1,
-        *,
-        momentum: float = 0.9,
-        lower_bound: float = 0.0,
-        constraint: Constraint | None = None,
-        process_group: ProcessGroup | None = None,
-        reduce_loss: bool = True,
-        capturable: bool | None = None,
-    ) -> None:
-        super().__init__(
-            params,
-            lr,
-            2,
-            momentum=momentum,
-            lower_bound=lower_bound,
-            constraint=constraint,
-            process_group=process_group,
-            reduce_loss=reduce_loss,
-            capturable=capturable,
-        )
-
-    def _check_loaded(self, state_dict: dict[str, Any]) -> None:
-        super()._check_loaded(state_dict)
-        for group in state_dict["param_groups"]:
-            if group["bundle_size"] != 2:
-                raise ValueError(f"bundle_size must be 2 for ALIG, got a state with {group['bundle_size']}")
 
 
 @cache
