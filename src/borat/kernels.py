@@ -11,7 +11,6 @@ import ctypes
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,13 +27,24 @@ Term = tuple[float, list[Tensor]]
 class Vector(list[Tensor]):
     """The tensors of a vector, for the time of one call: where they are is looked up once."""
 
-    @cached_property
-    def addresses(self) -> bytes:
-        return _addresses(self)
+    __slots__ = ("_addresses", "_sizes")
 
-    @cached_property
+    def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
+        super().__init__(tensors)
+        self._addresses: bytes | None = None
+        self._sizes: array[int] | None = None
+
+    @property
+    def addresses(self) -> bytes:
+        if self._addresses is None:
+            self._addresses = _addresses(self)
+        return self._addresses
+
+    @property
     def sizes(self) -> array[int]:
-        return array("q", map(Tensor.numel, self))
+        if self._sizes is None:
+            self._sizes = array("q", map(Tensor.numel, self))
+        return self._sizes
 
 
 class Metric(NamedTuple):

@@ -6,6 +6,7 @@ Machines are noisy, so all optimizers take turns in one run and are compared by 
 from __future__ import annotations
 
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -154,7 +155,7 @@ def measure_optimizers(
     times: dict[str, list[float]] = {name: [] for name in optimizers}
     duals: dict[str, list[float]] = {name: [] for name in optimizers}
     for turn in range(rounds + WARM_UP):
-        for name, optimizer in optimizers.items():
+        for name, optimizer in shuffled(optimizers, turn):
             batches = max(optimizer.bundle_size - 1, 1) if isinstance(optimizer, BORAT) else 1
             with timed_dual() as dual:
                 seconds = sum(
@@ -179,6 +180,13 @@ def measure_optimizers(
         )
         for name, optimizer in optimizers.items()
     ]
+
+
+def shuffled(optimizers: dict[str, torch.optim.Optimizer], turn: int) -> list[tuple[str, torch.optim.Optimizer]]:
+    """In another order at each turn: who comes after a relative finds its code in the caches."""
+    order = list(optimizers.items())
+    random.Random(turn).shuffle(order)
+    return order
 
 
 def _peers(params: list[torch.nn.Parameter]) -> dict[str, torch.optim.Optimizer]:
