@@ -46,7 +46,7 @@ class BundleOnDevice(OnDevice):
         self.has_cap = not has_no_end(groups[0]["lr"])
 
         # 1. The gradient's row of the Gram matrix, in which only the pieces up to it count.
-        batches = [_Batch(flat, is_first.to(flat.device), keeps_centre=self.size > 2) for flat in self.flats]
+        batches = [_BundleBatch(flat, is_first.to(flat.device), keeps_centre=self.size > 2) for flat in self.flats]
         rows = list(torch.zeros(len(groups), self.pieces, dtype=torch.float64, device=self.device))
         for batch in batches:
             rows[batch.flat.group] = rows[batch.flat.group] + batch.products().to(self.device)
@@ -128,7 +128,7 @@ class BundleOnDevice(OnDevice):
         return bundle.describe()
 
 
-class _Batch:
+class _BundleBatch:
     """The vectors of one flat at the time of one batch. Where a bundle has one linear piece, no centre is kept."""
 
     def __init__(self, flat: Flat, is_first: Tensor, *, keeps_centre: bool) -> None:

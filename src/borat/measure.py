@@ -71,21 +71,20 @@ class Measure:
             products = np.zeros((self.groups, columns))
             for view, vector in zip(views, found, strict=True):
                 products[view.group] += vector
-            return float(_scalar(loss)), products
+            return float(sharding.whole(loss) if isinstance(loss, Tensor) else loss), products
         numbers = torch.zeros(self.groups * columns + 1, dtype=torch.float64, device=self.device)
         for view, vector in zip(views, found, strict=True):
             place = slice(view.group * columns, (view.group + 1) * columns)
             holders = view.part.holders(processes) if summed else 1
             numbers[place] += torch.as_tensor(vector).to(self.device) / holders
         # A loss that is averaged already is the same on all processes, so that its mean does not change it.
-        value = _scalar(loss)
-        value = value.to(self.device, torch.float64) if isinstance(value, Tensor) else value
-        numbers[-1] = value / (processes if summed else 1)
+        numbers[-1] = self._on_device(loss) / (processes if summed else 1)
         if summed:
             dist.all_reduce(numbers, group=self.process_group)
         result = np.array(numbers.tolist())
         return float(result[-1]), result[:-1].reshape(self.groups, columns)
 
-
-def _scalar(loss: Loss) -> Loss:
-    return sharding.whole(loss.detach()).reshape(()) if isinstance(loss, Tensor) else float(loss)
+    def _on_device(self, loss: Loss) -> Loss:
+        if not isinstance(loss, Tensor):
+            return float(loss)
+        return sharding.whole(loss.detach()).reshape(()).to(self.device, torch.float64)

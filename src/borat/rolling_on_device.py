@@ -45,7 +45,7 @@ class RollingOnDevice(OnDevice):
         lr = [number(group["lr"], self.device) for group in groups]
 
         # 1. and 2. The metric, and all inner products in it.
-        batches = [_Batch(flat, beta2, (1.0 - beta2**k).rsqrt(), first["eps"]) for flat in self.flats]
+        batches = [_RollingBatch(flat, beta2, (1.0 - beta2**k).rsqrt(), first["eps"]) for flat in self.flats]
         zeros = torch.zeros(self.pieces * (self.pieces + 1) + 1, dtype=torch.float64, device=self.device)
         products = sum((batch.products().to(self.device) for batch in batches), start=zeros)
         value, products = measure.on_device(number(loss, self.device), products)
@@ -126,7 +126,7 @@ class RollingOnDevice(OnDevice):
         )
 
 
-class _Batch:
+class _RollingBatch:
     """The vectors of one flat at the time of one batch: ``y``, ``z`` and the metric ``D``."""
 
     def __init__(self, flat: Flat, beta2: float, correction: Tensor, eps: float) -> None:

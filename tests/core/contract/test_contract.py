@@ -673,6 +673,7 @@ def test_observed_loss_goes_before_that_of_the_closure():
 
 @over_flavours
 def test_compiled_training_step(make):
+    torch._dynamo.reset()  # or those of other tests count as recompilations of this one
     model = network(torch.float32)
     eager = copy.deepcopy(model)
     data = batches(6, torch.float32)
