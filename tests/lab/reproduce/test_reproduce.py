@@ -24,9 +24,9 @@ from borat.lab.reproduce.spec import Claim
 from borat.lab.reproduce.tables import paper_text
 from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
 from borat.lab.store.run import Metrics, Run
-from borat.lab.sweeps.engines.base import Ended
 from borat.lab.timing.epochs import Runtime, measure
 from data_files import random_images, write_images, write_pairs
+from engines import Inline, Nothing
 
 # The toy runs are too short for the larger bundles
 pytestmark = pytest.mark.filterwarnings(r"ignore:bundle_size=\d+ needs \d+ batches")
@@ -83,21 +83,6 @@ order = ["ALI-G", "SGD"]
 [mini]
 differences = ["Smaller."]
 """
-
-
-class Inline:
-    """Runs jobs one after the other in this process."""
-
-    def run(self, calls):
-        for number, call in enumerate(calls):
-            yield [Ended(number, call())]
-
-
-class Nothing:
-    """For results that must not need any training."""
-
-    def run(self, calls):
-        raise AssertionError(f"{len(calls)} runs were started")
 
 
 @pytest.fixture(scope="module")

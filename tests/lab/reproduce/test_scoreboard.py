@@ -20,7 +20,7 @@ from borat.lab.reproduce.run import missing_runs, reproduce
 from borat.lab.reproduce.scoreboard import FLOOR, Board, Score, goal_lines, make_board
 from borat.lab.store.records import collect
 from borat.lab.store.run import Metrics, Run
-from borat.lab.sweeps.engines.base import Ended
+from engines import Inline, Nothing
 
 SPEC = """
 title = "Two tasks"
@@ -54,21 +54,6 @@ grid = { lr = [0.1, 1.0] }
 [mini]
 differences = ["Nothing."]
 """
-
-
-class Inline:
-    """Runs jobs one after the other in this process."""
-
-    def run(self, calls):
-        for number, call in enumerate(calls):
-            yield [Ended(number, call())]
-
-
-class Nothing:
-    """For results that must not need any training."""
-
-    def run(self, calls):
-        raise AssertionError(f"{len(calls)} runs were started")
 
 
 def write(folder: Path, text: str = SPEC) -> Path:
