@@ -104,15 +104,16 @@ def _longest_span(tried: Sequence[float], good: set[float]) -> float:
 
 
 def sentence(results: Sequence[Usable]) -> str:
-    """The verdict in words, widest range first; empty where no method was tried at several learning rates.
+    """The verdict in words, widest range first, of the methods that were tried at several learning rates.
 
     >>> sentence([Usable("SGD", (0.1, 1.0), (), 0.0, 0, 2), Usable("ALI-G", (0.1, 1.0), (0.1, 1.0), 1.0, 2, 2)])
     'Decades of usable learning rates: 1 for ALI-G, none for SGD.'
     """
-    if all(len(result.tried) < 2 for result in results):
+    tried = [result for result in results if len(result.tried) > 1]
+    if not tried:
         return ""
     methods: dict[str, list[str]] = {}
-    for result in sorted(results, key=lambda result: (-result.decades, not result.lrs)):
+    for result in sorted(tried, key=lambda result: (-result.decades, not result.lrs)):
         methods.setdefault(f"{result.decades:.2g}" if result.lrs else "none", []).append(result.method)
     parts = (f"{decades} for {_listed(names)}" for decades, names in methods.items())
     return f"Decades of usable learning rates: {', '.join(parts)}."
