@@ -45,7 +45,9 @@ class FreeBORAT(LossOptimizer):
     2. the new piece has the value :math:`b = \ell + \langle g, z - y \rangle` at the centre; the newest :math:`N-1`
        pieces are kept;
     3. :math:`h = \max(b - B, 0)`, the target is :math:`T = B + h (1 - \mathrm{aim} (1 - \beta_1^k))`, and the cap is
-       the Polyak step :math:`\eta = h / \langle g, D^{-1} g \rangle`; where one of both is 0, there is no step;
+       the Polyak step :math:`\eta = h / \langle g, D^{-1} g \rangle`; where one of both is 0, there is no step. Unless
+       ``aim`` is given, :math:`\mathrm{aim} = \tfrac12`, and the cap is no longer than the Polyak step of all batches
+       together: :math:`\eta \le \sum h / \sum \langle g, D^{-1} g \rangle`;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
        simplex, with :math:`Q = \eta A D^{-1} A^\top`;
     5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where
@@ -58,7 +60,8 @@ class FreeBORAT(LossOptimizer):
         lr: a factor on the step. Leave it at 1: it is there for schedules, and for trainers that look for it.
         betas: :math:`\beta_1`, how near :math:`y` is to the average (also the warm-up of the target), and
             :math:`\beta_2`, the memory of the metric.
-        aim: how far a step aims from the newest piece's value to the bound, in (0, 1].
+        aim: how far a step aims from the newest piece's value to the bound, in (0, 1]. By default half of the way, and
+            with the second cap of 3., which stops a training whose gradients vanish while its loss stays.
         lower_bound: a value :math:`B` that no batch's loss falls below.
         weight_decay: :math:`\lambda`, decoupled as in AdamW.
         constraint: projects the centre onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any
@@ -92,7 +95,7 @@ class FreeBORAT(LossOptimizer):
         *,
         lr: float | Tensor = 1.0,
         betas: tuple[float, float] = (0.9, 0.99),
-        aim: float = 0.5,
+        aim: float | None = None,
         lower_bound: float = 0.0,
         weight_decay: float = 0.0,
         constraint: Constraint | None = None,
@@ -162,7 +165,7 @@ class FreeBORAT(LossOptimizer):
         try:
             self._move(views, solution, scale, lr)
         finally:
-            bundle.keep(value, products, beta)
+            bundle.keep(value, products, solution, beta)
         return False
 
     def _move(self, views: list[View], solution: Solution, scale: dict[str, float], lr: list[float]) -> None:
@@ -263,7 +266,8 @@ class FreeBORAT(LossOptimizer):
     def _check_group(self, group: dict[str, Any]) -> None:
         check_finite_lr(group["lr"])
         check_betas(group["betas"])
-        check_share("aim", group["aim"])
+        if group["aim"] is not None:
+            check_share("aim", group["aim"])
         check_not_negative("weight_decay", group["weight_decay"])
         check_positive("eps", group["eps"])
         if self.param_groups and group["betas"] != self.param_groups[0]["betas"]:

@@ -19,6 +19,10 @@ from borat.dual import Array
 from borat.dual import maximise as maximise
 
 
+AIM = 0.5
+"""How far a step aims where nobody says it."""
+
+
 @dataclass(frozen=True)
 class Products:
     """The inner products of ``n`` pieces, the newest last: see :func:`borat.metric.sums`."""
@@ -141,6 +145,8 @@ class RollingBundle:
         """``k``: how many batches were taken."""
         self.at_origin: list[float] = []
         """The values at the origin of the pieces that are kept, oldest first."""
+        self.gaps = self.squares = 0.0
+        """The sums of all ``h`` and of all ``<g, g / D>``, each in the metric of its batch."""
         self.beta = 0.0
         """With which the model was put at ``y``; a schedule may have changed it since."""
         self.dropped = 0
@@ -153,6 +159,8 @@ class RollingBundle:
         return {
             "batches": self.batches,
             "at_origin": list(self.at_origin),
+            "gaps": self.gaps,
+            "squares": self.squares,
             "beta": self.beta,
             "dropped": self.dropped,
             "evaluating": int(self.evaluating),
@@ -161,6 +169,8 @@ class RollingBundle:
     def _restore(self, numbers: Mapping[str, Any]) -> None:
         self.batches, self.dropped = int(numbers["batches"]), int(numbers["dropped"])
         self.at_origin = [float(value) for value in numbers["at_origin"]]
+        # A checkpoint without sums was made before there were any: they begin with the next batch.
+        self.gaps, self.squares = float(numbers.get("gaps", 0.0)), float(numbers.get("squares", 0.0))
         self.beta = float(numbers["beta"])
         self.evaluating = bool(numbers["evaluating"])
         if len(self.at_origin) != min(self.batches, self.size - 2):
@@ -181,16 +191,18 @@ class RollingBundle:
         """Where to keep the gradient of the batch at hand; None in a bundle that keeps none."""
         return self.batches % (self.size - 2) if self.size > 2 else None
 
-    def solve(self, loss: float, products: Products, lower_bound: float, aim: float, beta: float) -> Solution:
+    def solve(self, loss: float, products: Products, lower_bound: float, aim: float | None, beta: float) -> Solution:
         """Steps 2 to 4 of the algorithm, for the batch at hand as the newest piece."""
         k = self.batches + 1
         # 2. The values of all pieces at the centre.
         newest = loss + products.apart
         values = np.append(np.array(self.at_origin) + products.at_centre[:-1], newest) - lower_bound
-        # 3. The level to aim at, and the Polyak step as the cap.
-        gap = max(float(values[-1]), 0.0)
-        target = gap * (1.0 - aim * (1.0 - beta**k))
-        eta = _ratio(gap, float(products.gram[-1, -1]))
+        # 3. The level to aim at, and the Polyak step as the cap: of this batch, and of all together.
+        gap, square = max(float(values[-1]), 0.0), float(products.gram[-1, -1])
+        target = gap * (1.0 - (AIM if aim is None else aim) * (1.0 - beta**k))
+        eta = _ratio(gap, square)
+        if aim is None:
+            eta = min(eta, _ratio(self.gaps + gap, self.squares + square))
         # 4. The dual. The constant piece has a zero row.
         n = len(values)
         Q, b = np.zeros((n + 1, n + 1)), np.append(values, target)
@@ -204,8 +216,10 @@ class RollingBundle:
             alpha, dual_value = np.full(n + 1, math.nan), math.nan
         return Solution(alpha, b, eta, dual_value, products.lengths)
 
-    def keep(self, loss: float, products: Products, beta: float) -> None:
+    def keep(self, loss: float, products: Products, solution: Solution, beta: float) -> None:
         """Take the batch: its piece is kept, the oldest leaves."""
+        self.gaps += max(float(solution.values[-2]), 0.0)
+        self.squares += float(products.gram[-1, -1])
         at_origin = loss + products.apart - float(products.at_centre[-1])
         self.at_origin = [*self.at_origin, at_origin][max(len(self.at_origin) + 3 - self.size, 0) :]
         self.batches += 1

@@ -22,7 +22,7 @@ from borat.keeping import Constraint
 from borat.measure import Loss, Measure
 from borat.on_device import Groups, OnDevice, folded, number, polyak_step
 from borat.parameters import Slot
-from borat.rolling import RollingBundle, describe, rows_of
+from borat.rolling import AIM, RollingBundle, describe, rows_of
 
 
 class RollingOnDevice(OnDevice):
@@ -30,7 +30,7 @@ class RollingOnDevice(OnDevice):
 
     def __init__(self, slots: list[Slot], params: list[Tensor], groups: int, bundle: RollingBundle) -> None:
         size = bundle.size
-        numbers = {"batches": (), "at_origin": (size - 2,), "beta": ()}
+        numbers = {"batches": (), "at_origin": (size - 2,), "gaps": (), "squares": (), "beta": ()}
         scalars = dict.fromkeys(("batches", "eta", "dual_value", "step_norm", "lower_bound"), ())
         super().__init__(
             slots, params, size - 1, numbers, {"alpha": (size,), "values": (size,), "lr": (groups,), **scalars}
@@ -54,11 +54,14 @@ class RollingOnDevice(OnDevice):
         is_there = torch.arange(self.pieces - 1, device=self.device) < old["batches"]
 
         # 3. and 4. The target and the cap; the dual.
-        bound, aim = first["lower_bound"], first["aim"] * (1.0 - beta**k)
+        bound, aim = first["lower_bound"], first["aim"]
         gap = (newest - bound).clamp_min(0.0)
-        target = gap * (1.0 - aim)
+        target = gap * (1.0 - (AIM if aim is None else aim) * (1.0 - beta**k))
         gram = gram.view(self.pieces, self.pieces)
+        gaps, squares = old["gaps"] + gap[0], old["squares"] + gram[-1, -1]
         eta = polyak_step(gap, gram[-1, -1])
+        if aim is None:
+            eta = torch.minimum(eta, polyak_step(gaps, squares))
         older = torch.where(is_there, old["at_origin"] + at_centre[:-1] - bound, target)
         values = torch.cat((older, newest - bound, target))
         Q = pad(eta * (gram + gram.mT) / 2.0, (0, 1, 0, 1))
@@ -99,7 +102,8 @@ class RollingOnDevice(OnDevice):
         self._count(ok, ok, value, bound)
         kept = torch.arange(self.pieces - 1, device=self.device) == row
         at_origin = torch.where(kept, newest - at_centre[-1], old["at_origin"])
-        self.numbers.put({"batches": k, "at_origin": at_origin, "beta": number(beta, self.device)}, where=ok)
+        now = {"batches": k, "at_origin": at_origin, "gaps": gaps, "squares": squares}
+        self.numbers.put({**now, "beta": number(beta, self.device)}, where=ok)
         self.is_ahead = True
 
     def send(self, bundle: RollingBundle) -> None:
@@ -111,7 +115,8 @@ class RollingOnDevice(OnDevice):
     def _plain(self, numbers: dict[str, Array]) -> dict[str, Any]:
         batches = int(numbers["batches"])
         at_origin = [float(numbers["at_origin"][row]) for row in rows_of(batches, self.pieces - 1)]
-        return {"batches": batches, "at_origin": at_origin, "beta": float(numbers["beta"])}
+        scalars = {name: float(numbers[name]) for name in ("gaps", "squares", "beta")}
+        return {"batches": batches, "at_origin": at_origin, **scalars}
 
     def _describe(self, told: dict[str, Array]) -> StepInfo:
         pieces = [*rows_of(int(told["batches"]), self.pieces - 1), -2, -1]  # the newest and the target are the last

@@ -26,6 +26,7 @@ CASES = {
     "bound": {"lower_bound": 0.2},
     "below zero": {"lower_bound": -1.5},
     "decay": {"weight_decay": 0.3},
+    "half": {"aim": 0.5},
     "aim": {"aim": 1.0},
     "betas": {"betas": (0.5, 0.9)},
     "eps": {"eps": 1e-3},
@@ -121,7 +122,7 @@ def test_saved_and_loaded_at_any_batch(bundle_size):
 def test_bundle_of_two_is_a_share_of_the_polyak_step():
     """alpha = aim * (1 - beta^k): the target is that share of the way from the loss to the bound."""
     model = network()
-    optimizer = FreeBORAT(model.parameters(), 2)
+    optimizer = FreeBORAT(model.parameters(), 2, aim=0.5)
     for k, batch in enumerate(batches(10), start=1):
         train(model, optimizer, [batch])
         share = 0.5 * (1.0 - 0.9**k)
@@ -130,6 +131,32 @@ def test_bundle_of_two_is_a_share_of_the_polyak_step():
         assert info.target == pytest.approx(info.gap * (1.0 - share))
         assert info.offsets == pytest.approx((info.gap, info.target))
         assert info.kind == "ALIG"
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_vanishing_gradients_make_no_endless_steps(capturable):
+    """The loss stays and its gradients vanish: Polyak steps grow without end, that of all batches together does not."""
+    sizes: dict[float | None, list[float]] = {None: [], 0.5: []}
+    gaps = squares = 0.0
+    for aim, steps in sizes.items():
+        weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        optimizer = FreeBORAT([weight], 2, betas=(0.9, 0.5), aim=aim, capturable=capturable)
+        rms = 0.0
+        for k in range(1, 40):
+            slope = 0.5**k
+            loss = 1.0 + slope * torch.sin(weight)
+            optimizer.zero_grad()
+            loss.backward()
+            g = float(weight.grad)
+            optimizer.step(loss=loss)
+            info = optimizer.last_step
+            steps.append(info.step_size)
+            if aim is None:
+                rms = 0.5 * rms + 0.5 * g**2
+                gaps, squares = gaps + info.gap, squares + g**2 / (math.sqrt(rms / (1.0 - 0.5**k)) + 1e-8)
+                assert info.step_size <= gaps / squares * (1.0 + 1e-9)
+    assert max(sizes[None]) < 100.0
+    assert max(sizes[0.5]) > 1e6
 
 
 def test_last_step_tells_what_the_centre_did():

@@ -82,7 +82,7 @@ def free_borat(
     bundle_size: int,
     lr: float | Vector = 1.0,
     betas: tuple[float, float] = (0.9, 0.99),
-    aim: float = 0.5,
+    aim: float | None = None,
     lower_bound: float = 0.0,
     weight_decay: float | Vector = 0.0,
     eps: float = 1e-8,
@@ -97,6 +97,7 @@ def free_borat(
     z = x = y = project(y)
     v = np.zeros_like(z)
     A, b = np.zeros((0, len(z))), np.zeros(0)
+    all_h = all_gamma = 0.0
     for k, batch in enumerate(batches, start=1):
         loss, g = batch(y)
         # 1
@@ -107,10 +108,13 @@ def free_borat(
         b = np.append(b, loss + g @ (z - y))[-(bundle_size - 1) :]
         # 3
         h = max(b[-1] - lower_bound, 0.0)
-        T = lower_bound + h * (1.0 - aim * (1.0 - beta**k))
+        T = lower_bound + h * (1.0 - (0.5 if aim is None else aim) * (1.0 - beta**k))
+        all_h, all_gamma = all_h + h, all_gamma + g @ (g / D)
         alpha = np.append(np.zeros(len(b)), 1.0)
         if h > 0.0 and g @ (g / D) > 0.0:
             eta = h / (g @ (g / D))
+            if aim is None:
+                eta = min(eta, all_h / all_gamma)
             # 4
             rows = np.vstack((A, np.zeros(len(z))))
             alpha = enumerate_dual(eta * (rows / D) @ rows.T, np.append(b, T))[0]

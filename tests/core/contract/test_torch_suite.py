@@ -158,7 +158,7 @@ def error_inputs_free(device, dtype):
         value_error("lr must be finite", lr=math.inf),
         *(value_error("bundle_size must be .* at least 2", bundle_size=bad) for bad in (0, 1, 3.0, True)),
         *(value_error("betas must be", betas=bad) for bad in ((1.0, 0.9), (0.9, -0.1), 0.9, None)),
-        *(value_error("aim must be", aim=bad) for bad in (0.0, 1.1, math.nan, None)),
+        *(value_error("aim must be", aim=bad) for bad in (0.0, 1.1, math.nan, "half")),
         *(value_error("eps must be", eps=bad) for bad in (0.0, -1.0, math.inf)),
         *(value_error("weight_decay must be", weight_decay=bad) for bad in (-1.0, math.nan, None)),
         *(value_error(f"{key} must be the same for all", [w, {**b, key: value}]) for key, value in OTHERS.items()),
