@@ -14,12 +14,19 @@ SHOW_CURSOR = b"\x1b[?25h"
 def main() -> None:
     """Run the command line, or say what is missing."""
     signal.signal(signal.SIGINT, _end)
+    hear_ctrl_c()
     try:
         from borat.lab.cli import app
 
         app()
     except ModuleNotFoundError as error:
         sys.exit(f"borat's commands need the lab, but {error.name} is missing: pip install 'borat[lab]'")
+
+
+def hear_ctrl_c() -> None:
+    """One of several processes is started deaf, as Python itself would answer a Ctrl-C by a traceback."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _end(number: int, frame: FrameType | None) -> None:

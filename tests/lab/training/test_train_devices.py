@@ -108,14 +108,16 @@ def test_interrupted_on_two_devices_and_resumed_on_one(tmp_path):
 
 
 @pytest.fixture
-def starting(tmp_path):
-    """The first of two processes, just when it has started the second, which will take seconds to arrive."""
-    words = ["train", "--devices", "2", "--accelerator", "cpu", "--epochs", "400", "--no-tensorboard", "--out"]
+def starting(tmp_path, request):
+    """The first of some processes, just when it has started the others, which will take seconds to arrive."""
+    devices = getattr(request, "param", 2)
+    words = ["train", "--devices", str(devices), "--accelerator", "cpu", "--epochs", "400", "--no-tensorboard", "--out"]
     command = [sys.executable, "-m", "borat", *words, str(tmp_path)]
     first = subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    wait_until(lambda: count_group(first) == 2)
+    assert any("starting" in line for line in first.stdout)
+    wait_until(lambda: count_group(first) == devices)
     yield first
     with suppress(ProcessLookupError):
         os.killpg(first.pid, signal.SIGKILL)
@@ -128,9 +130,10 @@ def test_no_process_is_left_when_the_first_is_killed_at_the_start(starting):
     wait_until(lambda: count_group(starting) == 0)
 
 
-def test_ctrl_c_while_processes_start_is_one_line(starting, tmp_path):
-    """A terminal tells all processes: the second, which still imports, ends before the first."""
-    os.killpg(starting.pid, signal.SIGINT)
+@pytest.mark.parametrize(("starting", "tell"), [(2, os.killpg), (8, os.killpg), (2, os.kill)], indirect=["starting"])
+def test_ctrl_c_while_processes_start_is_one_line(starting, tell, tmp_path):
+    """A terminal tells all processes, also those that Python is still starting; a program may tell the first only."""
+    tell(starting.pid, signal.SIGINT)
     said, _ = starting.communicate(timeout=60)
     assert starting.returncode == 130
     assert re.fullmatch(rf"stopped before the next batch; .* continues \(in {tmp_path}/\w+\)\n", said)

@@ -26,6 +26,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
+from borat.__main__ import hear_ctrl_c
 from borat.lab.config import Execution
 
 GRACE = 5.0
@@ -56,7 +57,7 @@ def launch(execution: Execution, precision: str) -> Fabric:
             raise ValueError(f"{where}: {error}") from error
         if execution.devices > 1:
             _end_with_first()
-        with _meeting_on_loopback(fabric), _together(fabric):
+        with _meeting_on_loopback(fabric), _together(fabric), _deaf_to_ctrl_c(execution):
             fabric.launch()
     if dist.is_initialized():
         atexit.register(_leave_processes)
@@ -73,6 +74,7 @@ class _Patient(Strategy):
     """Waits for the processes that it has started where Ctrl-C is heard, which it is not where PyTorch waits."""
 
     def setup_environment(self) -> None:
+        hear_ctrl_c()
         while _STORES and _STORES[-1].add(_ARRIVED, 0) + 1 < self.num_processes:  # type: ignore[attr-defined]
             time.sleep(0.05)
         super().setup_environment()
@@ -164,13 +166,28 @@ def _meeting_on_loopback(fabric: Fabric) -> Iterator[None]:
 
 
 @contextmanager
+def _deaf_to_ctrl_c(execution: Execution) -> Iterator[None]:
+    """What is started meanwhile hears of a Ctrl-C only once it can end without a word: see :func:`hear_ctrl_c`."""
+    if execution.devices > 1 and hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        hear_ctrl_c()
+
+
+@contextmanager
 def _together(fabric: Fabric) -> Iterator[None]:
     """End the processes that were started if they cannot start all."""
     try:
         yield
     except BaseException:
-        for process in getattr(fabric.strategy.launcher, "procs", ()):
+        started = getattr(fabric.strategy.launcher, "procs", [])
+        ours = list(started)
+        started.clear()  # or Fabric, which watches them, would kill this process too
+        for process in ours:
             process.kill()
+        for process in ours:
             process.wait()
         raise
 
