@@ -44,10 +44,13 @@ class FreeBORAT(LossOptimizer):
     1. :math:`v \leftarrow \beta_2 v + (1-\beta_2) g^2`, and :math:`D = \sqrt{v / (1-\beta_2^k)} + \varepsilon`;
     2. the new piece has the value :math:`b = \ell + \langle g, z - y \rangle` at the centre; the newest :math:`N-1`
        pieces are kept;
-    3. :math:`h = \max(b - B, 0)`, the target is :math:`T = B + h (1 - \mathrm{aim} (1 - \beta_1^k))`, and the cap is
-       the Polyak step :math:`\eta = h / \langle g, D^{-1} g \rangle`; where one of both is 0, there is no step. Unless
-       ``aim`` is given, :math:`\mathrm{aim} = \tfrac12`, and the cap is no longer than the Polyak step of all batches
-       together: :math:`\eta \le \sum h / \sum \langle g, D^{-1} g \rangle`;
+    3. the gap is :math:`M \ell_B` with :math:`\ell_B = \max(\ell - B, 0)`, the target is
+       :math:`T = b - \tfrac12 (1 - \beta_1^k) M \ell_B`, and the cap is the Polyak step of this gap, no longer than that
+       of all batches together: :math:`\eta = \min(M \ell_B / \gamma, \sum M \ell_B / \sum \gamma)` with
+       :math:`\gamma = \langle g, D^{-1} g \rangle`; where that is 0, there is no step. The factor :math:`M \ge 1` starts
+       at 1 and grows while the centre is ahead of the model, that is, while the new piece is lower at the centre
+       (:math:`b_B = \max(b - B, 0)`) than at the model: :math:`\log M \leftarrow \max(0, \log M + \tfrac{1 - \beta_1^k}{k}
+       (\ell_B - b_B) / \max(\ell_B, b_B))`;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
        simplex, with :math:`Q = \eta A D^{-1} A^\top`;
     5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where
@@ -60,8 +63,9 @@ class FreeBORAT(LossOptimizer):
         lr: a factor on the step. Leave it at 1: it is there for schedules, and for trainers that look for it.
         betas: :math:`\beta_1`, how near :math:`y` is to the average (also the warm-up of the target), and
             :math:`\beta_2`, the memory of the metric.
-        aim: how far a step aims from the newest piece's value to the bound, in (0, 1]. By default half of the way, and
-            with the second cap of 3., which stops a training whose gradients vanish while its loss stays.
+        aim: a fixed share in (0, 1] of the way from the newest piece's value at the centre to the bound, instead of 3.:
+            then the target is :math:`T = B + b_B (1 - \mathrm{aim} (1 - \beta_1^k))` and the cap
+            :math:`\eta = b_B / \gamma`.
         lower_bound: a value :math:`B` that no batch's loss falls below.
         weight_decay: :math:`\lambda`, decoupled as in AdamW.
         constraint: projects the centre onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,34 @@ class Products:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """How far steps are to go, as the batches so far have it: step 3 of the algorithm where no ``aim`` is given.
+
+    Attributes:
+        stretch: the logarithm of ``M``, at least 0: more than one gap, where the centre is ahead of the model.
+        gaps: the sum of ``M`` times the loss, measured from the bound.
+        squares: the sum of all ``<g, g / D>``, each in the metric of its batch.
+    """
+
+    stretch: float = 0.0
+    gaps: float = 0.0
+    squares: float = 0.0
+
+    def after(self, k: int, warmth: float, at_model: float, at_centre: float, square: float) -> tuple[Reach, float]:
+        """With batch ``k``, whose piece has these values at the model and at the centre; and its stretched gap."""
+        larger = max(at_model, at_centre)
+        lead = (at_model - at_centre) / larger if larger > 0.0 else 0.0
+        stretch = max(self.stretch + warmth * lead / k, 0.0)
+        gap = math.exp(stretch) * at_model
+        return Reach(stretch, self.gaps + gap, self.squares + square), gap
+
+    @property
+    def polyak_step(self) -> float:
+        """That of all batches together."""
+        return _ratio(self.gaps, self.squares)
+
+
+@dataclass(frozen=True)
 class Solution:
     """The step of one batch.
 
@@ -59,6 +87,7 @@ class Solution:
         eta: the cap of the step.
         dual_value: measured from the bound.
         lengths: ``<g_i / D, g_j / D>`` for each parameter group.
+        reach: how far later steps are to go.
     """
 
     alpha: Array
@@ -66,6 +95,7 @@ class Solution:
     eta: float
     dual_value: float
     lengths: Array
+    reach: Reach
 
     @property
     def coefficients(self) -> list[float]:
@@ -145,8 +175,7 @@ class RollingBundle:
         """``k``: how many batches were taken."""
         self.at_origin: list[float] = []
         """The values at the origin of the pieces that are kept, oldest first."""
-        self.gaps = self.squares = 0.0
-        """The sums of all ``h`` and of all ``<g, g / D>``, each in the metric of its batch."""
+        self.reach = Reach()
         self.beta = 0.0
         """With which the model was put at ``y``; a schedule may have changed it since."""
         self.dropped = 0
@@ -159,8 +188,7 @@ class RollingBundle:
         return {
             "batches": self.batches,
             "at_origin": list(self.at_origin),
-            "gaps": self.gaps,
-            "squares": self.squares,
+            **asdict(self.reach),
             "beta": self.beta,
             "dropped": self.dropped,
             "evaluating": int(self.evaluating),
@@ -169,8 +197,8 @@ class RollingBundle:
     def _restore(self, numbers: Mapping[str, Any]) -> None:
         self.batches, self.dropped = int(numbers["batches"]), int(numbers["dropped"])
         self.at_origin = [float(value) for value in numbers["at_origin"]]
-        # A checkpoint without sums was made before there were any: they begin with the next batch.
-        self.gaps, self.squares = float(numbers.get("gaps", 0.0)), float(numbers.get("squares", 0.0))
+        # A checkpoint without these was made before there were any: they begin with the next batch.
+        self.reach = Reach(*(float(numbers.get(field.name, 0.0)) for field in fields(Reach)))
         self.beta = float(numbers["beta"])
         self.evaluating = bool(numbers["evaluating"])
         if len(self.at_origin) != min(self.batches, self.size - 2):
@@ -197,12 +225,16 @@ class RollingBundle:
         # 2. The values of all pieces at the centre.
         newest = loss + products.apart
         values = np.append(np.array(self.at_origin) + products.at_centre[:-1], newest) - lower_bound
-        # 3. The level to aim at, and the Polyak step as the cap: of this batch, and of all together.
-        gap, square = max(float(values[-1]), 0.0), float(products.gram[-1, -1])
-        target = gap * (1.0 - (AIM if aim is None else aim) * (1.0 - beta**k))
-        eta = _ratio(gap, square)
+        # 3. The level to aim at, and the cap.
+        at_model, at_centre = max(loss - lower_bound, 0.0), max(float(values[-1]), 0.0)
+        square, warmth = float(products.gram[-1, -1]), 1.0 - beta**k
+        reach, gap = self.reach.after(k, warmth, at_model, at_centre, square)
         if aim is None:
-            eta = min(eta, _ratio(self.gaps + gap, self.squares + square))
+            target = float(values[-1]) - AIM * warmth * gap
+            eta = min(_ratio(gap, square), reach.polyak_step)
+        else:
+            target = at_centre * (1.0 - aim * warmth)
+            eta = _ratio(at_centre, square)
         # 4. The dual. The constant piece has a zero row.
         n = len(values)
         Q, b = np.zeros((n + 1, n + 1)), np.append(values, target)
@@ -214,12 +246,11 @@ class RollingBundle:
             alpha, dual_value = maximise(Q, b)
         else:
             alpha, dual_value = np.full(n + 1, math.nan), math.nan
-        return Solution(alpha, b, eta, dual_value, products.lengths)
+        return Solution(alpha, b, eta, dual_value, products.lengths, reach)
 
     def keep(self, loss: float, products: Products, solution: Solution, beta: float) -> None:
         """Take the batch: its piece is kept, the oldest leaves."""
-        self.gaps += max(float(solution.values[-2]), 0.0)
-        self.squares += float(products.gram[-1, -1])
+        self.reach = solution.reach
         at_origin = loss + products.apart - float(products.at_centre[-1])
         self.at_origin = [*self.at_origin, at_origin][max(len(self.at_origin) + 3 - self.size, 0) :]
         self.batches += 1

@@ -96,7 +96,7 @@ def test_groups_have_their_own_lr_and_decay(bundle_size, radius):
 
 @pytest.mark.parametrize("bundle_size", SIZES)
 def test_saved_and_loaded_at_any_batch(bundle_size):
-    start, data, case = network(), batches(11), CASES["all"]
+    start, data, case = network(), batches(11), {**CASES["all"], "aim": None}
     expected = twin(start, data, bundle_size, **case)
     for split, at_result in itertools.product(range(11), (False, True)):
         model = copy.deepcopy(start)
@@ -137,26 +137,58 @@ def test_bundle_of_two_is_a_share_of_the_polyak_step():
 def test_vanishing_gradients_make_no_endless_steps(capturable):
     """The loss stays and its gradients vanish: Polyak steps grow without end, that of all batches together does not."""
     sizes: dict[float | None, list[float]] = {None: [], 0.5: []}
-    gaps = squares = 0.0
     for aim, steps in sizes.items():
         weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
         optimizer = FreeBORAT([weight], 2, betas=(0.9, 0.5), aim=aim, capturable=capturable)
-        rms = 0.0
         for k in range(1, 40):
             slope = 0.5**k
             loss = 1.0 + slope * torch.sin(weight)
             optimizer.zero_grad()
             loss.backward()
-            g = float(weight.grad)
             optimizer.step(loss=loss)
-            info = optimizer.last_step
-            steps.append(info.step_size)
+            steps.append(optimizer.last_step.step_size)
             if aim is None:
-                rms = 0.5 * rms + 0.5 * g**2
-                gaps, squares = gaps + info.gap, squares + g**2 / (math.sqrt(rms / (1.0 - 0.5**k)) + 1e-8)
-                assert info.step_size <= gaps / squares * (1.0 + 1e-9)
+                bundle = optimizer.state_dict()["param_groups"][0]["bundle"]
+                assert steps[-1] <= bundle["gaps"] / bundle["squares"] * (1.0 + 1e-9)
     assert max(sizes[None]) < 100.0
     assert max(sizes[0.5]) > 1e6
+
+
+def stretch_of(optimizer: FreeBORAT) -> float:
+    return math.exp(optimizer.state_dict()["param_groups"][0]["bundle"]["stretch"])
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_steps_stretch_while_the_centre_is_ahead(capturable):
+    """Downhill all along, the centre is ahead of the model, and steps become longer than half of the Polyak step; across
+    a valley that no step leaves, it is now ahead and now behind, and they do not."""
+    ahead, across = (nn.Parameter(torch.tensor([100.0], dtype=torch.float64)) for _ in range(2))
+    downhill = FreeBORAT([ahead], 2, capturable=capturable)
+    valley = FreeBORAT([across], 2, capturable=capturable)
+    for k in range(1, 31):
+        for weight, optimizer, slope in ((ahead, downhill, 1.0), (across, valley, 1.0 if k % 2 else -1.0)):
+            optimizer.zero_grad()
+            loss = 100.0 + slope * (weight - weight.detach()).sum()
+            loss.backward()
+            optimizer.step(loss=loss)
+            assert 1.0 <= stretch_of(optimizer) <= k
+    assert stretch_of(downhill) > 1.5
+    assert stretch_of(valley) < 1.1
+
+
+def test_the_stretched_gap_in_closed_form():
+    """With one piece, a step goes half of M times the loss over the squared length of its gradient, but for the warm-up."""
+    model = network()
+    optimizer = FreeBORAT(model.parameters(), 2)
+    log_stretch = 0.0
+    for k, batch in enumerate(batches(30), start=1):
+        loss = float(nn.functional.cross_entropy(model(batch[0]), batch[1]).detach())
+        train(model, optimizer, [batch])
+        info = optimizer.last_step
+        warmth = 1.0 - 0.9**k
+        log_stretch = max(log_stretch + warmth * (loss - info.gap) / max(loss, info.gap) / k, 0.0)
+        assert stretch_of(optimizer) == pytest.approx(math.exp(log_stretch))
+        assert info.target == pytest.approx(info.offsets[0] - 0.5 * warmth * math.exp(log_stretch) * loss)
 
 
 def test_last_step_tells_what_the_centre_did():

@@ -97,7 +97,7 @@ def free_borat(
     z = x = y = project(y)
     v = np.zeros_like(z)
     A, b = np.zeros((0, len(z))), np.zeros(0)
-    all_h = all_gamma = 0.0
+    log_M = all_gaps = all_gamma = 0.0
     for k, batch in enumerate(batches, start=1):
         loss, g = batch(y)
         # 1
@@ -107,14 +107,21 @@ def free_borat(
         A = np.vstack((A, g))[-(bundle_size - 1) :]
         b = np.append(b, loss + g @ (z - y))[-(bundle_size - 1) :]
         # 3
-        h = max(b[-1] - lower_bound, 0.0)
-        T = lower_bound + h * (1.0 - (0.5 if aim is None else aim) * (1.0 - beta**k))
-        all_h, all_gamma = all_h + h, all_gamma + g @ (g / D)
+        gamma, warmth = g @ (g / D), 1.0 - beta**k
+        l, h = max(loss - lower_bound, 0.0), max(b[-1] - lower_bound, 0.0)
+        if aim is None:
+            log_M = max(log_M + (warmth * (l - h) / max(l, h) / k if max(l, h) > 0.0 else 0.0), 0.0)
+            gap = np.exp(log_M) * l
+            T = b[-1] - 0.5 * warmth * gap
+        else:
+            gap = h
+            T = lower_bound + h * (1.0 - aim * warmth)
+        all_gaps, all_gamma = all_gaps + gap, all_gamma + gamma
         alpha = np.append(np.zeros(len(b)), 1.0)
-        if h > 0.0 and g @ (g / D) > 0.0:
-            eta = h / (g @ (g / D))
+        if gap > 0.0 and gamma > 0.0:
+            eta = gap / gamma
             if aim is None:
-                eta = min(eta, all_h / all_gamma)
+                eta = min(eta, all_gaps / all_gamma)
             # 4
             rows = np.vstack((A, np.zeros(len(z))))
             alpha = enumerate_dual(eta * (rows / D) @ rows.T, np.append(b, T))[0]
