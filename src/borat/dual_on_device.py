@@ -39,8 +39,9 @@ def maximise(Q: Tensor, b: Tensor) -> Tensor:
 
     ``Q`` is symmetric, of shape ``(..., N, N)``. A problem with an entry that is not finite gets weights that are NaN.
     """
-    shape, n = torch.broadcast_shapes(Q.shape[:-2], b.shape[:-1]), b.shape[-1]
-    problem = torch.cat((b.expand(*shape, n).unsqueeze(-2), Q.expand(*shape, n, n)), -2)
+    n = b.shape[-1]
+    b, Q = torch.broadcast_tensors(b.unsqueeze(-2), Q)  # type: ignore[no-untyped-call]
+    shape, problem = b.shape[:-2], torch.cat((b.narrow(-2, 0, 1), Q), -2)
     return DualOnDevice(n, b.device)(problem.view(math.prod(shape), n + 1, n)).view(*shape, n)
 
 
