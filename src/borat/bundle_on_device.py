@@ -17,13 +17,11 @@ from torch.nn.functional import pad
 from borat.bundle import Bundle, StepInfo
 from borat.checks import has_no_end
 from borat.dual import Array
-from borat.dual_on_device import maximise
 from borat.flat import Flat
 from borat.keeping import Constraint
 from borat.measure import Loss, Measure
-from borat.on_device import Groups, OnDevice, folded, number, polyak_step
+from borat.on_device import Groups, OnDevice, number, polyak_step
 from borat.parameters import Slot
-from borat.vectors import at_least
 
 
 class BundleOnDevice(OnDevice):
@@ -32,82 +30,94 @@ class BundleOnDevice(OnDevice):
     def __init__(self, slots: list[Slot], params: list[Tensor], bundle: Bundle) -> None:
         for slot in slots:
             _scale_velocity(slot)
-        names = ("gram", "offsets", "alpha", "lr")
-        shapes = {**{name: getattr(bundle, name).shape for name in names}, "lower_bound": (), "position": ()}
+        shapes = {name: getattr(bundle, name).shape for name in ("gram", "offsets", "alpha")}
+        shapes |= {"settings": (len(bundle.lr) + 1,), "position": ()}
         super().__init__(slots, params, len(bundle.offsets), shapes, shapes)
         self.size = bundle.size
         self.has_cap = True
+        piece = torch.arange(self.pieces, dtype=torch.float64, device=self.device)
+        always = self.zero.reshape(1) - 1.0
+        self._bars = torch.cat((piece, always, piece - 0.5, always, self.zero.reshape(1), always + self.pieces - 0.5))
+        """What the number of pieces is above, see :class:`_Place`."""
+        self._own_row = always + self.pieces
         self.send(bundle)
 
     def take(self, loss: Loss, groups: Groups, measure: Measure, constraint: Constraint | None) -> None:
-        old = self.numbers.tensors()
-        n, is_first = old["position"], old["position"] == 0
-        piece = torch.arange(self.pieces, device=self.device)
+        old = self.numbers.tensors()[0]
+        place = _Place(self._bars < old["position"], self.pieces)
         self.has_cap = not has_no_end(groups[0]["lr"])
 
         # 1. The gradient's row of the Gram matrix, in which only the pieces up to it count.
-        batches = [_BundleBatch(flat, is_first.to(flat.device), keeps_centre=self.size > 2) for flat in self.flats]
-        rows = list(torch.zeros(len(groups), self.pieces, dtype=torch.float64, device=self.device))
-        for batch in batches:
-            rows[batch.flat.group] = rows[batch.flat.group] + batch.products().to(self.device)
-        value, products = measure.on_device(number(loss, self.device), torch.stack(rows))
-        row = torch.where(piece < n, products, torch.where(piece == n, products[:, -1:], 0.0))
-        gram = torch.where((piece == n).unsqueeze(-1), row.unsqueeze(-2), old["gram"])
-        gram = torch.where(piece == n, row.unsqueeze(-1), gram)
+        batches = [_BundleBatch(flat, place.is_open, keeps_centre=self.size > 2) for flat in self.flats]
+        products = self._products(batches, len(groups))
+        value, products = measure.on_device(number(loss, self.device), products)
+        row = torch.where(place.before, products, products.narrow(-1, self.pieces - 1, 1))
+        gram = torch.where(place.is_new.unsqueeze(-1), row.unsqueeze(-2), old["gram"])
+        gram = torch.where(place.is_new, row.unsqueeze(-1), gram)
 
         # 2. and 3. The new offset needs no weights; the dual over all pieces and the bound.
-        bound = torch.where(is_first, groups[0]["lower_bound"], old["lower_bound"])
-        lr = self._rates(groups, is_first, old["lr"], value - bound, row)
-        is_there = piece <= n
-        Q = torch.where(is_there & is_there.unsqueeze(-1), (lr.view(-1, 1, 1) * gram).sum(0), 0.0)
-        Q_row = (lr.unsqueeze(-1) * row).sum(0)
-        offset = value - bound + torch.where(piece < n, old["alpha"][: self.pieces] * Q_row, 0.0).sum()
-        offsets = torch.where(piece == n, offset, old["offsets"])
-        alpha = self._weights(Q, torch.where(is_there, offsets, 0.0), is_there)
-        ok = torch.cat((Q_row, offset.reshape(1))).isfinite().all()
+        settings = self._settings_of(groups, place, old["settings"], value, row)
+        lr, bound = settings.split_with_sizes((len(groups), 1))
+        trial = torch.where(place.before, old["alpha"].narrow(0, 0, self.pieces), self.zero)
+        above_bound = value - bound
+        offset = above_bound + torch.dot(trial, torch.mv(row.mT, lr))
+        offsets = torch.where(place.is_new, offset, old["offsets"])
+        Q = torch.mv(gram.flatten(1).mT, lr).view(self.pieces, self.pieces)
+        alpha = self._weights(torch.cat((offsets.unsqueeze(0), Q)), place)
+        ok = offset.abs() < math.inf  # it is NaN where any of the products is not finite
 
         # 4. The trial point for the next piece or, with the last one, the new centre.
-        completes = ok & (n == self.pieces - 1)
-        kept_row = torch.where(ok, n, self.pieces - 1).long()
+        completes = ok & place.is_last
+        kept_row = torch.where(ok, old["position"], self._own_row).long()
+        steps = lr.unsqueeze(-1) * torch.where(ok, alpha.narrow(0, 0, self.pieces), trial)
         for batch in batches:
-            steps = torch.where(is_there, lr[batch.flat.group] * alpha[: self.pieces], 0.0)
-            batch.move(steps, kept_row, ok, completes, float(groups[batch.flat.group]["momentum"]))
+            batch.move(steps[batch.flat.group], kept_row, ok, completes, float(groups[batch.flat.group]["momentum"]))
         if constraint is not None:
             self._project(constraint, [slot.param for flat in self.flats for slot in flat.slots], completes)
             for batch in batches:
                 batch.undo_projection(completes)
-        new = {"gram": gram, "offsets": offsets, "alpha": alpha, "lr": lr, "lower_bound": bound}
-        self.told.put({**new, "position": n + 1.0}, where=completes)
-        self._count(ok, completes, value, bound if self.size > 1 else -math.inf)
-        self.numbers.put({**new, "position": torch.where(completes, 0.0, n + 1.0)}, where=ok)
-        self.is_ahead = True
+        new = {"gram": gram, "offsets": offsets, "alpha": alpha, "settings": settings}
+        position = self.numbers.one_more()[0]["position"]
+        below = old["below"] if self.size == 1 else torch.minimum(old["below"], above_bound)
+        now = {**new, "position": torch.where(completes, self.zero, position), "below": below}
+        self._keep(ok, completes, value, now, told={**new, "position": position})
 
-    def _rates(self, groups: Groups, is_first: Tensor, old: Tensor, above_bound: Tensor, row: Tensor) -> Tensor:
-        """The learning rates of the open bundle; without a cap, those for which the Polyak step has the weight 1."""
+    def _products(self, batches: list[_BundleBatch], groups: int) -> Tensor:
+        """With the gradients in all rows, for each parameter group."""
+        found = [(batch.flat.group, batch.products()) for batch in batches]
+        sums = [self._total([x for own, x in found if own == group], self.pieces) for group in range(groups)]
+        return torch.stack(sums) if groups > 1 else sums[0].unsqueeze(0)
+
+    def _settings_of(self, groups: Groups, place: _Place, old: Tensor, value: Tensor, row: Tensor) -> Tensor:
+        """Learning rates and bound of the open bundle; without a cap, rates for which the Polyak step has weight 1."""
+        bound = groups[0]["lower_bound"]
         if not self.has_cap:
-            return polyak_step(above_bound.clamp_min(0.0), row.sum()).expand(len(groups))
-        return torch.where(is_first, torch.stack([number(group["lr"], self.device) for group in groups]), old)
+            rate = polyak_step((value - bound).clamp_min(0.0), row.sum()).expand(len(groups))
+            return torch.cat((rate, self._sent(bound)))
+        return torch.where(place.is_open, old, self._sent(*(group["lr"] for group in groups), bound))
 
-    def _weights(self, Q: Tensor, offsets: Tensor, is_there: Tensor) -> Tensor:
+    def _weights(self, problem: Tensor, place: _Place) -> Tensor:
         """Offsets are measured from the bound; a bundle of one has none."""
         if self.size == 1:
-            return torch.ones_like(offsets)
-        return folded(maximise(pad(Q, (0, 1, 0, 1)), pad(offsets, (0, 1))), is_there)
+            return self.zero.reshape(1) + 1.0
+        is_there = place.is_there & place.is_known.unsqueeze(-1)
+        problem = pad(torch.where(is_there, problem, self.zero), (0, 1, 0, 1))
+        return self._folded(self.dual(problem.unsqueeze(0))[0], place.is_there_or_bound)
 
     def to_trial(self) -> None:
         """Put the weights back at the trial point, bit for bit."""
-        old = self.numbers.tensors()
-        is_there = torch.arange(self.pieces, device=self.device) < old["position"]
+        old = self.numbers.tensors()[0]
+        trial = torch.where(self._bars.narrow(0, 0, self.pieces) < old["position"], old["alpha"][: self.pieces], 0.0)
+        steps = old["settings"][:-1].unsqueeze(-1) * trial
         for flat in self.flats:
-            steps = torch.where(is_there, old["lr"][flat.group] * old["alpha"][: self.pieces], 0.0)
-            flat.put(flat.kept["centre"] - _combined(flat, steps))
+            flat.put(flat.kept["centre"] - flat.combined(steps[flat.group]))
 
     def send(self, bundle: Bundle) -> None:
         for slot in self.slots:
             _scale_velocity(slot)
         n, alpha = bundle.position, bundle.alpha.copy()
         alpha[n:], alpha[-1] = 0.0, bundle.alpha[min(n, bundle.size - 1)]
-        self._send({**bundle.numbers(), "alpha": alpha})
+        self._send({**bundle.numbers(), "alpha": alpha, "settings": [*bundle.lr, bundle.lower_bound]})
 
     def read(self) -> tuple[dict[str, Any], StepInfo | None]:
         numbers, info = super().read()
@@ -120,53 +130,65 @@ class BundleOnDevice(OnDevice):
         n, alpha = int(numbers["position"]), numbers["alpha"].copy()
         if self.size > 1:
             alpha[n], alpha[n + 1 :] = numbers["alpha"][-1], 0.0
-        return {**numbers, "alpha": alpha, "position": n, "lower_bound": float(numbers["lower_bound"])}
+        *lr, bound = numbers["settings"].tolist()
+        return {**numbers, "alpha": alpha, "position": n, "lr": lr, "lower_bound": bound}
 
     def _describe(self, told: dict[str, Array]) -> StepInfo:
-        bundle = Bundle(self.size, len(told["lr"]), {**self._plain(told), "dropped": 0, "evaluating": False})
+        plain = self._plain(told)
+        bundle = Bundle(self.size, len(plain["lr"]), {**plain, "dropped": 0, "evaluating": False})
         bundle.has_cap = self.has_cap
         return bundle.describe()
+
+
+class _Place:
+    """Where in the bundle the batch at hand is: masks over the pieces, by one comparison."""
+
+    def __init__(self, is_above: Tensor, pieces: int) -> None:
+        self.before = is_above.narrow(0, 0, pieces)
+        """The pieces before this one."""
+        self.is_there = is_above.narrow(0, pieces + 1, pieces)
+        self.is_new = self.before ^ self.is_there
+        self.is_known = is_above.narrow(0, pieces, pieces + 1)
+        """The offsets, and the rows of the pieces that are there."""
+        self.is_there_or_bound = is_above.narrow(0, pieces + 1, pieces + 1)
+        self.is_open = is_above.narrow(0, 2 * pieces + 2, 1)
+        """Whether there was a piece before this one."""
+        self.is_last = is_above.narrow(0, 2 * pieces + 3, 1)
 
 
 class _BundleBatch:
     """The vectors of one flat at the time of one batch. Where a bundle has one linear piece, no centre is kept."""
 
-    def __init__(self, flat: Flat, is_first: Tensor, *, keeps_centre: bool) -> None:
+    def __init__(self, flat: Flat, is_open: Tensor, *, keeps_centre: bool) -> None:
         self.flat = flat
-        self.newest = flat.newest()
-        self.weights = self.base = flat.weights()
+        self.base = flat.load()
         if keeps_centre:
-            self.base = flat.kept["centre"]
-            torch.where(is_first, self.weights, self.base, out=self.base)
+            weights, self.base = self.base, flat.kept["centre"]
+            torch.where(is_open.to(flat.device), self.base, weights, out=self.base)
 
     def products(self) -> Tensor:
         """With the gradients in all rows; the last one is its own."""
-        G = self.flat.all_with(self.newest)
-        return torch.mv(G, G[-1]).to(torch.float64)
+        G = self.flat.precise_rows()
+        return torch.mv(G, G[-1])
 
     def move(self, steps: Tensor, row: Tensor, ok: Tensor, completes: Tensor, momentum: float) -> None:
-        """Nesterov's update where the bundle is complete, the step alone where it is not, and none for a dropped batch.
+        """Nesterov's update where the bundle is complete, and the step alone where it is not.
 
         ``u = sum of step * gradient; v = momentum * v + u; weights = base - u - momentum * v``
         """
-        ok, completes = ok.to(self.flat.device), completes.to(self.flat.device)
-        self.flat.keep(self.newest, row.to(self.flat.device))
-        u = torch.where(ok, _combined(self.flat, steps), 0.0)
-        point = self.base - u
-        if "velocity" in self.flat.kept:
-            velocity = self.flat.kept["velocity"]
-            torch.where(completes, torch.add(u, velocity, alpha=momentum).to(velocity), velocity, out=velocity)
-            point = torch.addcmul(point, velocity.to(u.dtype), -momentum * completes.to(u.dtype))
-        self.point = torch.where(ok, point.to(self.weights.dtype), self.weights)
-        self.flat.put(self.point)
+        flat = self.flat
+        flat.keep(row.to(flat.device), ok.to(flat.device))
+        u = flat.combined(steps)
+        self.point = self.base - u
+        if "velocity" in flat.kept:
+            v, completes = flat.kept["velocity"], completes.to(flat.device)
+            torch.where(completes, torch.add(u, v, alpha=momentum).to(v.dtype), v, out=v)
+            self.point = torch.addcmul(self.point, v.to(u.dtype), completes.to(u.dtype), value=-momentum)
+        flat.put(self.point)
 
     def undo_projection(self, completes: Tensor) -> None:
         """Trial points are not projected."""
         self.flat.put(torch.where(completes.to(self.flat.device), self.flat.weights(), self.point))
-
-
-def _combined(flat: Flat, steps: Tensor) -> Tensor:
-    return torch.mv(at_least(flat.rows, torch.float32).mT, steps.to(flat.device, flat.precise))
 
 
 def _scale_velocity(slot: Slot) -> None:

@@ -62,6 +62,7 @@ class Flat:
         self._sizes = [place.size for place in self._places]
         self.rows = torch.zeros(pieces, sum(self._sizes), dtype=self.dtype, device=self.device)
         """The gradients that are kept, and in the last row the newest."""
+        self.zero = self.rows.new_zeros(())
         self.kept: dict[str, Tensor] = {}
         for key in slots[0].tensors:
             if key == "gradients":
@@ -83,21 +84,34 @@ class Flat:
     def slots(self) -> list[Slot]:
         return [place.slot for place in self._places]
 
-    def newest(self) -> Tensor:
-        """The parameters' own gradients."""
-        gradients = [(place, place.gradient()) for place in self._places]
-        return torch.cat(
-            [self.rows.new_zeros(p.size) if g is None else p.flatten(g).to(self.dtype) for p, g in gradients]
-        )
+    def load(self) -> Tensor:
+        """Bring the parameters' own gradients to the last row; the weights, as a vector."""
+        weights = self.rows.new_empty(sum(self._sizes))
+        own = [place.slot.weights for place in self._places]
+        torch._foreach_copy_([*self.shaped(self.rows[-1]), *self.shaped(weights)], [*self._gradients(), *own])
+        return weights
 
-    def all_with(self, newest: Tensor) -> Tensor:
-        """The gradients that are kept, and the newest in the last row; at least in float32."""
-        self.rows[-1].copy_(newest)
+    def _gradients(self) -> list[Tensor]:
+        found = [place.gradient() for place in self._places]
+        places = zip(self._places, found, strict=True)
+        return [self.zero.expand(place.slot.weights.shape) if g is None else g for place, g in places]
+
+    def keep(self, row: Tensor, ok: Tensor) -> None:
+        """Copy the newest gradient to a row; in the last one it is forgotten with the next batch.
+
+        A gradient of a batch that was dropped leaves zeros, as its own numbers may not be finite.
+        """
+        if len(self.rows) == 1:
+            torch.where(ok, self.rows, self.zero, out=self.rows)
+        else:
+            self.rows.index_copy_(0, row, torch.where(ok, self.rows[-1:], self.zero))
+
+    def combined(self, steps: Tensor) -> Tensor:
+        """The sum of step * gradient."""
+        return torch.mv(self.precise_rows().mT, steps.to(self.device, self.precise))
+
+    def precise_rows(self) -> Tensor:
         return at_least(self.rows, torch.float32)
-
-    def keep(self, newest: Tensor, row: Tensor) -> None:
-        """Copy the newest gradient to a row; in the last one it is forgotten with the next batch."""
-        self.rows.index_copy_(0, row.reshape(1), newest.unsqueeze(0))
 
     def weights(self) -> Tensor:
         return torch.cat([place.flatten(place.slot.weights) for place in self._places])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from borat import sharding
 from borat.bundle import StepInfo
 from borat.dual import Array
-from borat.dual_on_device import LIMIT
+from borat.dual_on_device import LIMIT, DualOnDevice
 from borat.flat import Flat
 from borat.keeping import Constraint
 from borat.measure import Loss, Measure
@@ -30,6 +31,7 @@ _WITHOUT_FLOAT64 = ("mps",)
 
 Shapes = Mapping[str, tuple[int, ...]]
 Groups = Sequence[Mapping[str, Any]]
+Sections = list[dict[str, Tensor]]
 
 
 def are_capturable(params: Sequence[Tensor], bundle_size: int, wanted: bool | None) -> bool:
@@ -57,48 +59,62 @@ def number(x: Loss, device: torch.device) -> Tensor:
 
 
 class Packed:
-    """Numbers by name, one after the other in one vector: so that one operation writes and one transfer reads them."""
+    """Numbers by name, one after the other in one vector: so that one operation writes and one transfer reads them.
 
-    def __init__(self, shapes: Shapes, device: torch.device) -> None:
-        self.shapes = dict(shapes)
-        self._sizes = [math.prod(shape) for shape in self.shapes.values()]
+    Args:
+        sections: the shapes of the numbers. Those of a section are written together, or left as they are.
+        device: where the vector is.
+    """
+
+    def __init__(self, sections: Sequence[Shapes], device: torch.device) -> None:
+        self._shapes = [(i, name, shape) for i, section in enumerate(sections) for name, shape in section.items()]
+        self._sizes = [math.prod(shape) for _, _, shape in self._shapes]
         self.vector = torch.zeros(sum(self._sizes), dtype=torch.float64, device=device)
+        places = [
+            torch.full((size,), i, device=device) for (i, *_), size in zip(self._shapes, self._sizes, strict=True)
+        ]
+        self._sections = torch.cat(places)
 
-    def tensors(self) -> dict[str, Tensor]:
-        chunks = self.vector.split_with_sizes(self._sizes)
-        return {name: chunk.view(shape) for (name, shape), chunk in zip(self.shapes.items(), chunks, strict=True)}
+    def tensors(self) -> Sections:
+        return self._by_name(self.vector)
 
-    def put(self, tensors: Mapping[str, Tensor], where: Tensor | None = None) -> None:
-        """Write all numbers, or leave them as they are ``where`` it is not true."""
-        new = torch.cat([tensors[name].reshape(-1) for name in self.shapes])
-        if where is None:
-            self.vector.copy_(new)
-        else:
-            torch.where(where, new, self.vector, out=self.vector)
+    def one_more(self) -> Sections:
+        """All of them plus one, for those that count something."""
+        return self._by_name(self.vector + 1.0)
+
+    def _by_name(self, vector: Tensor) -> Sections:
+        result: Sections = [{} for _ in range(self._shapes[-1][0] + 1)]
+        for (i, name, shape), chunk in zip(self._shapes, vector.split_with_sizes(self._sizes), strict=True):
+            result[i][name] = chunk.view(shape)
+        return result
+
+    def put(self, sections: Sequence[Mapping[str, Tensor]], where: Sequence[Tensor]) -> None:
+        """Write the numbers of each section, or leave them as they are ``where`` its number is not true."""
+        new = torch.cat([sections[i][name].reshape(-1) for i, name, _ in self._shapes])
+        is_new = torch.cat(list(where)).index_select(0, self._sections)
+        torch.where(is_new, new, self.vector, out=self.vector)
 
     def send(self, values: Mapping[str, Any]) -> None:
-        """Write numbers of the host; those before the first batch are zeros, and are there already."""
-        new = np.concatenate([np.asarray(values[name], dtype=np.float64).reshape(-1) for name in self.shapes])
+        """Write numbers of the host, and zeros for all others; before the first batch there is nothing else."""
+        zeros = [np.zeros(shape) for _, _, shape in self._shapes]
+        own = [values.get(name, zero) for (_, name, _), zero in zip(self._shapes, zeros, strict=True)]
+        new = np.concatenate([np.asarray(value, dtype=np.float64).reshape(-1) for value in own])
         if new.any():
             self.vector.copy_(torch.from_numpy(new), non_blocking=True)
         else:
             self.vector.zero_()
 
-    def read(self) -> dict[str, Array]:
+    def read(self) -> list[dict[str, Array]]:
         values = np.split(np.array(self.vector.tolist()), np.cumsum(self._sizes)[:-1])
-        return {name: value.reshape(shape) for (name, shape), value in zip(self.shapes.items(), values, strict=True)}
-
-
-def folded(alpha: Tensor, is_there: Tensor) -> Tensor:
-    """The weights, where those of pieces that are not there are the constant piece's, the last one."""
-    own = torch.where(is_there, alpha[:-1], 0.0)
-    return torch.cat((own, alpha[-1:] + torch.where(is_there, 0.0, alpha[:-1]).sum(0, keepdim=True)))
+        result: list[dict[str, Array]] = [{} for _ in range(self._shapes[-1][0] + 1)]
+        for (i, name, shape), value in zip(self._shapes, values, strict=True):
+            result[i][name] = value.reshape(shape)
+        return result
 
 
 def polyak_step(gap: Tensor, squared_norm: Tensor) -> Tensor:
     """None where there is no gradient, or one so short that the step has no end."""
-    step = gap / squared_norm
-    return torch.where((squared_norm > 0.0) & step.isfinite(), step, 0.0)
+    return (gap / squared_norm).nan_to_num(nan=0.0, posinf=0.0)
 
 
 class OnDevice(ABC):
@@ -117,10 +133,18 @@ class OnDevice(ABC):
         self.pieces = pieces
         self.flats = [Flat(part.slots, pieces) for part in partition(slots, by="velocity_scale")]
         self.device = params[0].device
-        self.numbers = Packed(numbers, self.device)
-        self.counts = Packed(dict.fromkeys(("updates", "dropped", "dropped_loss", "below"), ()), self.device)
-        """Updates, batches that were dropped and the loss of the last of them, and the lowest loss below the bound."""
-        self.told = Packed(told, self.device)
+        taken, dropped = {**numbers, "below": ()}, {"dropped": (), "dropped_loss": ()}
+        self.numbers = Packed([taken, {**told, "updates": ()}, dropped], self.device)
+        """Those of the batches that were taken, of the last update, and of the batches that were dropped.
+
+        Besides the bundle's own: the lowest loss below the bound, the number of updates, and how many batches were
+        dropped and the loss of the last of them.
+        """
+        self.dual = DualOnDevice(pieces + 1, self.device)
+        self.zero = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._own = torch.eye(pieces + 1, dtype=torch.float64, device=self.device)
+        self._last = self._own.narrow(0, pieces, 1)
+        self._settings: tuple[tuple[Any, ...], Tensor] = ((), self.zero)
         self.is_ahead = False
         """Whether a batch was taken since the host has read the numbers."""
         self._seen = 0
@@ -151,32 +175,43 @@ class OnDevice(ABC):
 
     def read(self) -> tuple[dict[str, Any], StepInfo | None]:
         """Wait for the numbers: as the host's bundle has them, and what the last update did if it is a new one."""
-        counts = self.counts.read()
-        info = self._describe(self.told.read()) if counts["updates"] > self._seen else None
-        self._seen = int(counts["updates"])
+        numbers, told, dropped = self.numbers.read()
+        info = self._describe(told) if told["updates"] > self._seen else None
+        self._seen = int(told["updates"])
         self.is_ahead = False
-        shared = {"dropped": int(counts["dropped"]), "dropped_loss": float(counts["dropped_loss"])}
-        return {**self._plain(self.numbers.read()), **shared, "below": float(counts["below"])}, info
+        shared = {"dropped": int(dropped["dropped"]), "dropped_loss": float(dropped["dropped_loss"])}
+        return {**self._plain(numbers), **shared, "below": float(numbers["below"])}, info
 
     def _send(self, numbers: Mapping[str, Any]) -> None:
-        self.numbers.send(numbers)
-        self.counts.send({"updates": self._seen, "dropped": numbers["dropped"], "dropped_loss": 0.0, "below": 0.0})
+        self.numbers.send({**numbers, "updates": self._seen})
 
-    def _count(self, ok: Tensor, updated: Tensor, loss: Tensor, bound: float | Tensor) -> None:
-        """What the host is to tell of, when it looks."""
-        old = self.counts.tensors()
-        self.counts.put(
-            {
-                "updates": old["updates"] + updated,
-                "dropped": old["dropped"] + ok.logical_not(),
-                "dropped_loss": torch.where(ok, old["dropped_loss"], loss),
-                "below": torch.where(ok, torch.minimum(old["below"], loss - bound), old["below"]),
-            }
-        )
+    def _keep(self, ok: Tensor, updated: Tensor, loss: Tensor, now: dict[str, Tensor], told: dict[str, Tensor]) -> None:
+        """Write what is known after the batch."""
+        _, more, dropped = self.numbers.one_more()
+        told, dropped = {**told, "updates": more["updates"]}, {**dropped, "dropped_loss": loss}
+        self.numbers.put([now, told, dropped], where=[ok, updated, ok.logical_not()])
+        self.is_ahead = True
+
+    def _sent(self, *settings: Loss) -> Tensor:
+        """Numbers of the host as a vector, which is made anew when one of them has changed."""
+        if any(isinstance(x, Tensor) for x in settings):
+            return torch.stack([number(x, self.device) for x in settings])
+        if settings != self._settings[0]:
+            self._settings = settings, torch.stack([number(x, self.device) for x in settings])
+        return self._settings[1]
+
+    def _total(self, vectors: Sequence[Tensor], size: int) -> Tensor:
+        """The sum of what several flats have found, as so many numbers."""
+        own = [vector.to(self.device, torch.float64) for vector in vectors]
+        return reduce(torch.add, own) if own else self.zero.expand(size)
+
+    def _folded(self, alpha: Tensor, is_there: Tensor) -> Tensor:
+        """The weights, where those of pieces that are not there are the constant piece's, the last one."""
+        return torch.mv(torch.where(is_there, self._own, self._last.mT), alpha)
 
     def _project(self, constraint: Constraint, tensors: list[Tensor], where: Tensor) -> None:
         """Project these tensors and the parameters that take no part, the latter only ``where`` it is true."""
-        before = [p.clone() for p in self._others]
+        before, where = [p.clone() for p in self._others], where.reshape(())
         constraint(self._arranged(tensors))
         for p, old in zip(self._others, before, strict=True):
             p.copy_(torch.where(where.to(p.device), p, old))

@@ -16,11 +16,10 @@ from torch.nn.functional import pad
 
 from borat.bundle import StepInfo
 from borat.dual import Array
-from borat.dual_on_device import maximise
 from borat.flat import Flat
 from borat.keeping import Constraint
 from borat.measure import Loss, Measure
-from borat.on_device import Groups, OnDevice, folded, number, polyak_step
+from borat.on_device import Groups, OnDevice, number, polyak_step
 from borat.parameters import Slot
 from borat.rolling import AIM, RollingBundle, describe, rows_of
 
@@ -30,144 +29,142 @@ class RollingOnDevice(OnDevice):
 
     def __init__(self, slots: list[Slot], params: list[Tensor], groups: int, bundle: RollingBundle) -> None:
         size = bundle.size
-        numbers = {"batches": (), "at_origin": (size - 2,), "gaps": (), "squares": (), "beta": ()}
-        scalars = dict.fromkeys(("batches", "eta", "dual_value", "step_norm", "lower_bound"), ())
-        super().__init__(
-            slots, params, size - 1, numbers, {"alpha": (size,), "values": (size,), "lr": (groups,), **scalars}
-        )
+        numbers = {"batches": (), "at_origin": (size - 2,), "sums": (2,), "beta": ()}
+        scalars = dict.fromkeys(("batches", "eta", "step_norm", "lower_bound"), ())
+        told = {"alpha": (size,), "problem": (size + 1, size), "lr": (groups,), **scalars}
+        super().__init__(slots, params, size - 1, numbers, told)
         self._longest = min((torch.finfo(flat.dtype).max for flat in self.flats), default=math.inf)
+        row = torch.arange(self.pieces - 1, dtype=torch.float64, device=self.device)
+        self._rows, self._own_row = row, self.zero.reshape(1) + (self.pieces - 1)
+        self._bars = torch.cat((row, self.zero.expand(2) - 1.0))
+        """How many batches there must have been for each piece; the newest and the target are always there."""
         self.send(bundle)
 
     def take(self, loss: Loss, groups: Groups, measure: Measure, constraint: Constraint | None) -> None:
-        first, old = groups[0], self.numbers.tensors()
-        beta, beta2 = first["betas"]
-        k = old["batches"] + 1.0
-        lr = [number(group["lr"], self.device) for group in groups]
+        first, old, k = groups[0], self.numbers.tensors()[0], self.numbers.one_more()[0]["batches"]
+        rates = self._sent(*first["betas"], first["lower_bound"], first["eps"], *(group["lr"] for group in groups))
+        betas, (beta, _, bound, eps), lr = rates[:2], rates[:4].unbind(), rates[4:]
 
         # 1. and 2. The metric, and all inner products in it.
-        batches = [_RollingBatch(flat, beta2, (1.0 - beta2**k).rsqrt(), first["eps"]) for flat in self.flats]
-        zeros = torch.zeros(self.pieces * (self.pieces + 1) + 1, dtype=torch.float64, device=self.device)
-        products = sum((batch.products().to(self.device) for batch in batches), start=zeros)
+        warmth, memory = (1.0 - betas**k).unbind()
+        batches = [_RollingBatch(flat, first["betas"][1], memory.rsqrt(), eps) for flat in self.flats]
+        products = self._total([batch.products() for batch in batches], self.pieces * (self.pieces + 1) + 1)
         value, products = measure.on_device(number(loss, self.device), products)
-        gram, at_centre, apart = products.split_with_sizes((self.pieces**2, self.pieces, 1))
-        newest = value + apart
-        is_there = torch.arange(self.pieces - 1, device=self.device) < old["batches"]
+        pairs, at_centre, apart = products.split_with_sizes((self.pieces**2, self.pieces, 1))
+        gram, newest = pairs.view(self.pieces, self.pieces), value + apart
+        at_origin = newest - at_centre[-1]
 
         # 3. and 4. The target and the cap; the dual.
-        bound, aim = first["lower_bound"], first["aim"]
-        gap = (newest - bound).clamp_min(0.0)
-        target = gap * (1.0 - (AIM if aim is None else aim) * (1.0 - beta**k))
-        gram = gram.view(self.pieces, self.pieces)
-        gaps, squares = old["gaps"] + gap[0], old["squares"] + gram[-1, -1]
-        eta = polyak_step(gap, gram[-1, -1])
-        if aim is None:
-            eta = torch.minimum(eta, polyak_step(gaps, squares))
-        older = torch.where(is_there, old["at_origin"] + at_centre[:-1] - bound, target)
-        values = torch.cat((older, newest - bound, target))
-        Q = pad(eta * (gram + gram.mT) / 2.0, (0, 1, 0, 1))
-        alpha = folded(maximise(Q, values), pad(is_there, (0, 1), value=True) & (eta > 0.0))
-        steps = eta * alpha[:-1]
+        above_bound = newest - bound
+        target, eta, sums = _aim(above_bound.clamp_min(0.0), pairs[-1:], old["sums"], warmth, first["aim"])
+        is_there = self._bars < old["batches"]
+        older = old["at_origin"] + at_centre[:-1] - bound
+        values = torch.cat((torch.where(is_there[:-2], older, target), above_bound, target))
+        Q = (gram + gram.mT) * (0.5 * eta)
+        problem = torch.cat((values.unsqueeze(0), pad(Q, (0, 1, 0, 1))))
+        alpha = self._folded(self.dual(problem.unsqueeze(0))[0], is_there & (eta > 0.0))
+        steps = (eta * lr).unsqueeze(-1) * alpha[:-1]
 
-        # 5. The step, unless it leaves the range of numbers.
-        for batch in batches:
-            batch.find_step(lr[batch.flat.group] * steps)
-        norm = sum((batch.squared_norm().to(self.device) for batch in batches), start=zeros[0]).sqrt()
-        ok = torch.cat((products, value.reshape(1))).isfinite().all() & (norm <= self._longest)
+        # 5. The step, unless it leaves the range of numbers: its length is NaN where any of the products is not finite.
+        squares = [batch.find_step(steps[batch.flat.group]) for batch in batches]
+        norm = self._total(squares, 1).sqrt()
+        ok = norm + 0.0 * at_origin <= self._longest
         for batch in batches:
             decay = groups[batch.flat.group]["weight_decay"]
-            batch.move_centre(lr[batch.flat.group] * steps.sum() * decay if decay else None, ok)
+            batch.move_centre(steps[batch.flat.group].sum() * decay if decay else None, ok, constraint is not None)
         if constraint is not None:
             self._project(constraint, [z for batch in batches for z in batch.flat.shaped(batch.z)], ok)
 
         # 6. Its share in the average, and what is kept.
-        pull = 1.0 - 2.0 / (k + 1.0)
-        ratio = torch.where(old["beta"] > 0.0, beta / old["beta"], 1.0)
-        row = torch.remainder(old["batches"], max(self.pieces - 1, 1)).where(ok, self.pieces - 1).long()
+        pull = old["batches"] / (k + 1.0)
+        ratio = (beta / old["beta"]).nan_to_num(nan=1.0, posinf=1.0)
+        to_centre = torch.where(ok, pull * ratio - 1.0, self.zero)
+        row = torch.where(ok, old["batches"] % max(self.pieces - 1, 1), self._own_row)
         for batch in batches:
-            batch.finish(ok, pull, ratio, beta, is_constrained=constraint is not None)
-            batch.flat.keep(batch.newest, row.to(batch.flat.device))
-        self.told.put(
-            {
-                "alpha": alpha,
-                "values": values,
-                "lr": torch.stack(lr),
-                "batches": old["batches"],
-                "eta": eta,
-                "dual_value": alpha @ values - 0.5 * alpha @ Q @ alpha,
-                "step_norm": norm,
-                "lower_bound": number(bound, self.device),
-            },
-            where=ok,
-        )
-        self._count(ok, ok, value, bound)
-        kept = torch.arange(self.pieces - 1, device=self.device) == row
-        at_origin = torch.where(kept, newest - at_centre[-1], old["at_origin"])
-        now = {"batches": k, "at_origin": at_origin, "gaps": gaps, "squares": squares}
-        self.numbers.put({**now, "beta": number(beta, self.device)}, where=ok)
-        self.is_ahead = True
+            batch.finish(ok, 1.0 - pull * beta, to_centre)
+            batch.flat.keep(row.long().to(batch.flat.device), ok.to(batch.flat.device))
+        told = {"alpha": alpha, "problem": problem, "lr": lr, "batches": old["batches"], "eta": eta}
+        now = {
+            "batches": k,
+            "at_origin": torch.where(self._rows == row, at_origin, old["at_origin"]),
+            "sums": sums,
+            "beta": beta,
+            "below": torch.minimum(old["below"], value - bound),
+        }
+        self._keep(ok, ok, value, now, {**told, "step_norm": norm, "lower_bound": bound})
 
     def send(self, bundle: RollingBundle) -> None:
         at_origin = [0.0] * (self.pieces - 1)
         for row, value in zip(bundle.rows, bundle.at_origin, strict=True):
             at_origin[row] = value
-        self._send({**bundle.numbers(), "at_origin": at_origin})
+        self._send({**bundle.numbers(), "at_origin": at_origin, "sums": [bundle.gaps, bundle.squares]})
 
     def _plain(self, numbers: dict[str, Array]) -> dict[str, Any]:
         batches = int(numbers["batches"])
         at_origin = [float(numbers["at_origin"][row]) for row in rows_of(batches, self.pieces - 1)]
-        scalars = {name: float(numbers[name]) for name in ("gaps", "squares", "beta")}
-        return {"batches": batches, "at_origin": at_origin, **scalars}
+        gaps, squares = numbers["sums"].tolist()
+        sums = {"gaps": gaps, "squares": squares, "beta": float(numbers["beta"])}
+        return {"batches": batches, "at_origin": at_origin, **sums}
 
     def _describe(self, told: dict[str, Array]) -> StepInfo:
         pieces = [*rows_of(int(told["batches"]), self.pieces - 1), -2, -1]  # the newest and the target are the last
+        alpha, values, Q = told["alpha"], told["problem"][0], told["problem"][1:]
         return describe(
-            told["alpha"][pieces],
-            told["values"][pieces],
+            alpha[pieces],
+            values[pieces],
             eta=float(told["eta"]),
-            dual_value=float(told["dual_value"]),
+            dual_value=float(alpha @ values - 0.5 * alpha @ Q @ alpha),
             step_norm=float(told["step_norm"]),
             lower_bound=float(told["lower_bound"]),
             lr=told["lr"].tolist(),
         )
 
 
+def _aim(gap: Tensor, square: Tensor, sums: Tensor, warmth: Tensor, aim: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The target, measured from the bound, the cap of the step, and the new sums of gaps and squares."""
+    target = torch.addcmul(gap, gap, warmth, value=-(AIM if aim is None else aim))
+    own = torch.cat((gap, square))
+    sums = sums + own
+    gaps, squares = (own if aim is not None else torch.cat((own, sums))).view(-1, 2).unbind(-1)
+    return target, polyak_step(gaps, squares).amin(0, keepdim=True), sums
+
+
 class _RollingBatch:
     """The vectors of one flat at the time of one batch: ``y``, ``z`` and the metric ``D``."""
 
-    def __init__(self, flat: Flat, beta2: float, correction: Tensor, eps: float) -> None:
+    def __init__(self, flat: Flat, beta2: float, correction: Tensor, eps: Tensor) -> None:
         self.flat = flat
-        self.newest = flat.newest()
-        self.G = flat.all_with(self.newest)
-        self.y = flat.weights()
-        self.z = flat.kept["centre"]
-        self.z_before = self.z.clone()
-        self.apart = self.y.to(self.G.dtype) - self.z
+        y, self.z = flat.load(), flat.kept["centre"]
+        self.G = flat.precise_rows()
+        self.y = y.to(self.G.dtype)
+        self.apart = self.y - self.z
         self.root = torch.hypot(flat.kept["rms"] * math.sqrt(beta2), self.G[-1] * math.sqrt(1.0 - beta2))
-        self.D = self.root * correction.to(flat.device) + eps
+        self.D = torch.addcmul(eps.to(flat.device), self.root, correction.to(flat.device))
 
     def products(self) -> Tensor:
         """``<g_i, g_j / D>`` of all pieces, then ``<g_i, z>``; last, for the newest, ``<g, z - y>``."""
         pairs = [torch.mv(self.G, g / self.D) for g in self.G]
         at_centre = torch.mv(self.G, self.z.to(self.G.dtype))
-        return torch.cat((*pairs, at_centre, -torch.mv(self.G[-1:], self.apart))).to(torch.float64)
+        return torch.cat((*pairs, at_centre, -torch.mv(self.G[-1:], self.apart)))
 
-    def find_step(self, steps: Tensor) -> None:
-        self.u = torch.mv(self.G.mT, steps.to(self.flat.device, self.G.dtype)) / self.D
+    def find_step(self, steps: Tensor) -> Tensor:
+        """The squared length of ``u``, which may not be finite."""
+        self.u = self.flat.combined(steps) / self.D
+        return torch.dot(self.u, self.u).reshape(1)
 
-    def squared_norm(self) -> Tensor:
-        return torch.dot(self.u, self.u).to(torch.float64)
+    def move_centre(self, decay: Tensor | None, ok: Tensor, is_constrained: bool) -> None:
+        u = self.u if decay is None else torch.addcmul(self.u, self.y, decay.to(self.u.device))
+        self.z_before = self.z.clone() if is_constrained else None
+        self.u = torch.where(ok.to(u.device), u, self.flat.zero)
+        self.z.sub_(self.u)
 
-    def move_centre(self, decay: Tensor | None, ok: Tensor) -> None:
-        u = self.u if decay is None else torch.addcmul(self.u, self.y.to(self.u.dtype), decay.to(self.u))
-        self.z.sub_(torch.where(ok.to(u.device), u, 0.0))
-
-    def finish(self, ok: Tensor, pull: Tensor, ratio: Tensor, beta: float, *, is_constrained: bool) -> None:
-        """``y' = z' + pull * (ratio * (y - z) - beta * (z' - z))``, wherever a projection has put ``z'``."""
-        ok, pull, ratio = ok.to(self.z.device), pull.to(self.z.device), ratio.to(self.z.device)
-        if is_constrained:  # a projection of what was projected before may differ in the last bit
+    def finish(self, ok: Tensor, with_centre: Tensor, to_centre: Tensor) -> None:
+        """``y += with_centre * (z' - z) + to_centre * (y - z)``, wherever a projection has put ``z'``."""
+        ok, rms = ok.to(self.z.device), self.flat.kept["rms"]
+        with_centre, to_centre = with_centre.reshape(()).to(rms.device), to_centre.reshape(()).to(rms.device)
+        if self.z_before is not None:  # a projection of what was projected before may differ in the last bit
             torch.where(ok, self.z, self.z_before, out=self.z)
-        moved = (self.z - self.z_before).to(self.u.dtype)
-        y = torch.addcmul(self.apart * (pull * ratio), moved, -beta * pull) + self.z
-        self.flat.put(torch.where(ok, y.to(self.y.dtype), self.y))
-        rms = self.flat.kept["rms"]
+            self.u = (self.z_before - self.z).to(self.u.dtype)
+        y = torch.addcmul(self.y, self.u, with_centre, value=-1.0)
+        self.flat.put(torch.addcmul(y, self.apart, to_centre))
         torch.where(ok, self.root, rms, out=rms)

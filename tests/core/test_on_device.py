@@ -203,6 +203,22 @@ def test_batches_that_are_dropped_or_lack_gradients(name):
     assert host.dropped_batches == 6
 
 
+@over_optimizers
+@pytest.mark.filterwarnings("ignore:.*dropped")
+def test_a_dropped_batch_leaves_the_point_where_it_is(name):
+    """Bit for bit, also if somebody has evaluated the model since: its gradients are not finite, and zero times NaN."""
+    _, device = both(name)
+    for i, batch in enumerate(batches(8)):
+        points_of(device, [batch])
+        before = parameters_to_vector(device.model.parameters()).detach().clone()
+        (dropped,) = points_of(device, [batch], lambda _, model: model[0].weight.grad.fill_(math.nan).sum().item())
+        assert torch.equal(dropped, before)
+        if i % 2:
+            device.eval()
+            device.train()
+            assert torch.equal(parameters_to_vector(device.model.parameters()), before)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
 def test_a_few_steps_in_lower_precision(name, dtype):
