@@ -8,6 +8,7 @@ count, as on the host.
 from __future__ import annotations
 
 import math
+from dataclasses import asdict, astuple
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from borat.keeping import Constraint
 from borat.measure import Loss, Measure
 from borat.on_device import Groups, OnDevice, number, polyak_step
 from borat.parameters import Slot
-from borat.rolling import AIM, RollingBundle, describe, rows_of
+from borat.rolling import AIM, Reach, RollingBundle, describe, rows_of
 
 
 class RollingOnDevice(OnDevice):
@@ -29,7 +30,7 @@ class RollingOnDevice(OnDevice):
 
     def __init__(self, slots: list[Slot], params: list[Tensor], groups: int, bundle: RollingBundle) -> None:
         size = bundle.size
-        numbers = {"batches": (), "at_origin": (size - 2,), "sums": (2,), "beta": ()}
+        numbers = {"batches": (), "at_origin": (size - 2,), "reach": (3,), "beta": ()}
         scalars = dict.fromkeys(("batches", "eta", "step_norm", "lower_bound"), ())
         told = {"alpha": (size,), "problem": (size + 1, size), "lr": (groups,), **scalars}
         super().__init__(slots, params, size - 1, numbers, told)
@@ -55,11 +56,11 @@ class RollingOnDevice(OnDevice):
         at_origin = newest - at_centre[-1]
 
         # 3. and 4. The target and the cap; the dual.
-        above_bound = newest - bound
-        target, eta, sums = _aim(above_bound.clamp_min(0.0), pairs[-1:], old["sums"], warmth, first["aim"])
+        above_bound = torch.cat((value.reshape(1), newest)) - bound
+        target, eta, reach = _aim(above_bound, pairs[-1:], old["reach"], warmth, k, first["aim"])
         is_there = self._bars < old["batches"]
         older = old["at_origin"] + at_centre[:-1] - bound
-        values = torch.cat((torch.where(is_there[:-2], older, target), above_bound, target))
+        values = torch.cat((torch.where(is_there[:-2], older, target), above_bound[1:], target))
         Q = (gram + gram.mT) * (0.5 * eta)
         problem = torch.cat((values.unsqueeze(0), pad(Q, (0, 1, 0, 1))))
         alpha = self._folded(self.dual(problem.unsqueeze(0))[0], is_there & (eta > 0.0))
@@ -87,7 +88,7 @@ class RollingOnDevice(OnDevice):
         now = {
             "batches": k,
             "at_origin": torch.where(self._rows == row, at_origin, old["at_origin"]),
-            "sums": sums,
+            "reach": reach,
             "beta": beta,
             "below": torch.minimum(old["below"], value - bound),
         }
@@ -97,14 +98,13 @@ class RollingOnDevice(OnDevice):
         at_origin = [0.0] * (self.pieces - 1)
         for row, value in zip(bundle.rows, bundle.at_origin, strict=True):
             at_origin[row] = value
-        self._send({**bundle.numbers(), "at_origin": at_origin, "sums": [bundle.gaps, bundle.squares]})
+        self._send({**bundle.numbers(), "at_origin": at_origin, "reach": astuple(bundle.reach)})
 
     def _plain(self, numbers: dict[str, Array]) -> dict[str, Any]:
         batches = int(numbers["batches"])
         at_origin = [float(numbers["at_origin"][row]) for row in rows_of(batches, self.pieces - 1)]
-        gaps, squares = numbers["sums"].tolist()
-        sums = {"gaps": gaps, "squares": squares, "beta": float(numbers["beta"])}
-        return {"batches": batches, "at_origin": at_origin, **sums}
+        reach = asdict(Reach(*numbers["reach"].tolist()))
+        return {"batches": batches, "at_origin": at_origin, **reach, "beta": float(numbers["beta"])}
 
     def _describe(self, told: dict[str, Array]) -> StepInfo:
         pieces = [*rows_of(int(told["batches"]), self.pieces - 1), -2, -1]  # the newest and the target are the last
@@ -120,13 +120,23 @@ class RollingOnDevice(OnDevice):
         )
 
 
-def _aim(gap: Tensor, square: Tensor, sums: Tensor, warmth: Tensor, aim: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The target, measured from the bound, the cap of the step, and the new sums of gaps and squares."""
-    target = torch.addcmul(gap, gap, warmth, value=-(AIM if aim is None else aim))
-    own = torch.cat((gap, square))
-    sums = sums + own
-    gaps, squares = (own if aim is not None else torch.cat((own, sums))).view(-1, 2).unbind(-1)
-    return target, polyak_step(gaps, squares).amin(0, keepdim=True), sums
+def _aim(
+    above_bound: Tensor, square: Tensor, reach: Tensor, warmth: Tensor, k: Tensor, aim: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The target, measured from the bound, the cap of the step, and the new reach: see :class:`borat.rolling.Reach`.
+
+    ``above_bound`` has the newest piece's values at the model and at the centre.
+    """
+    at_model, at_centre = above_bound.clamp_min(0.0).split(1)
+    lead = ((at_model - at_centre) / torch.maximum(at_model, at_centre)).nan_to_num(nan=0.0)
+    stretch = torch.addcmul(reach[:1], lead, warmth / k).clamp_min(0.0)
+    gap = stretch.exp() * at_model
+    reach = torch.cat((stretch, reach[1:] + torch.cat((gap, square))))
+    if aim is not None:
+        return torch.addcmul(at_centre, at_centre, warmth, value=-aim), polyak_step(at_centre, square), reach
+    gaps, squares = torch.cat((gap, square, reach[1:])).view(2, 2).unbind(-1)
+    target = torch.addcmul(above_bound[1:], gap, warmth, value=-AIM)
+    return target, polyak_step(gaps, squares).amin(0, keepdim=True), reach
 
 
 class _RollingBatch:
