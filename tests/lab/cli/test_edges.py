@@ -49,8 +49,19 @@ def invoke(*arguments: str):
         (["trian"], 2, "Did you mean 'train'"),
         (["train", "--epochs", "many"], 2, "--epochs"),
         (["sweep", "--lrr", "1"], 2, "--lr"),
+        (["train", "--optimizer", "sdg"], 2, "did you mean 'sgd'?"),
+        (["train", "--devices", "0"], 2, "devices must be an integer of at least 1"),
+        (["train", "none.toml"], 2, "none.toml does not exist"),
+        (["sweep"], 2, "nothing to sweep"),
+        (["sweep", "--optimizer", "borat,sdg"], 2, "did you mean 'sgd'?"),
         (["report", "."], 2, "no runs in ."),
+        (["report", "nowhere"], 2, "the folder nowhere does not exist"),
+        (["bench", "WRN-4"], 2, "did you mean 'WRN-40-4'?"),
+        (["demo", "--epochs", "0"], 2, "--epochs"),
         (["reproduce", "--help"], 0, "--scale"),
+        (["reproduce", "--list"], 0, "minutes on 2 cores"),
+        (["reproduce", "scorebord"], 2, "did you mean 'scoreboard'?"),
+        (["reproduce", "scoreboard", "--scale", "mni"], 2, "did you mean 'mini'?"),
     ],
 )
 def test_answers_without_pytorch(tmp_path, arguments, code, message):
@@ -62,7 +73,10 @@ sys.argv = ["borat", *{arguments!r}]
 from borat.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    wide = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, env=wide
+    )
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
 
