@@ -136,6 +136,10 @@ class Bundle:
         self.precise = bool(numbers.get("precise", True))
 
     @property
+    def has_pieces(self) -> bool:
+        return self.position > 0
+
+    @property
     def is_full(self) -> bool:
         return self.position == len(self.offsets)
 

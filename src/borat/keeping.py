@@ -32,6 +32,10 @@ class Numbers(Protocol):
     dropped: int
     evaluating: bool
 
+    @property
+    def has_pieces(self) -> bool:
+        """Whether it goes on with gradients that are in the optimizer's state."""
+
     def numbers(self) -> dict[str, Any]: ...
 
     def add_group(self) -> None: ...
@@ -129,6 +133,8 @@ class KeepingOptimizer(Optimizer):
         Raises:
             ValueError: if it is not the state of such an optimizer on such parameters. Then nothing has changed.
         """
+        if not isinstance(state_dict, Mapping):
+            raise ValueError(f"state_dict must be a dict, as state_dict() gives it, got a {type(state_dict).__name__}")
         hook = self.register_load_state_dict_pre_hook(_check_and_remember)  # as the last one, it sees what is loaded
         try:
             super().load_state_dict(state_dict)
@@ -145,17 +151,16 @@ class KeepingOptimizer(Optimizer):
         for key in self.defaults.keys() - {"differentiable"}:  # which PyTorch adds when it loads
             if not all(key in group for group in groups):
                 raise ValueError(f"state_dict must be the state of a {name}, but its parameter groups have no {key!r}")
-        self._new_bundle(groups[0]["bundle_size"], len(groups), groups[0].get(NUMBERS))
+        bundle = self._new_bundle(groups[0]["bundle_size"], len(groups), groups[0].get(NUMBERS))
+        if bundle.has_pieces and not any(state.get("active") for state in state_dict["state"].values()):
+            raise ValueError(
+                "state_dict must be whole, but the parameters' state is missing that its bundle goes on with"
+            )
         saved = [(key, group) for group in groups for key in group["params"]]
         for index, ((key, group), param) in enumerate(zip(saved, self._all_params(), strict=False)):
             state = state_dict["state"].get(key, {})
-            for kept in self._kept(group, state):
-                tensor = state.get(kept.key)
-                if isinstance(tensor, Tensor) and tuple(tensor.shape) != kept.shape(param):
-                    raise ValueError(
-                        f"state_dict must fit the parameters, but {kept.key!r} of parameter {index} must have the "
-                        f"shape {kept.shape(param)}, got {tuple(tensor.shape)}"
-                    )
+            for kept in self._kept(group, state) if state else ():
+                _check_kept(kept, state, param, index)
 
     def __getstate__(self) -> dict[str, Any]:
         self._write_numbers()
@@ -192,10 +197,27 @@ class KeepingOptimizer(Optimizer):
 
 def _check_and_remember(optimizer: Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(optimizer, KeepingOptimizer)
-    state_dict = _with_numbers_in_the_groups(state_dict)
-    optimizer._check_loaded(state_dict)
+    try:
+        state_dict = _with_numbers_in_the_groups(state_dict)
+        optimizer._check_loaded(state_dict)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # hardly one that a damaged state does not raise
+        name = type(optimizer).__name__
+        raise ValueError(f"state_dict must be the state of a {name}, but it cannot be read: {error!r}") from error
     optimizer._loading = state_dict
     return state_dict
+
+
+def _check_kept(kept: Kept, state: Mapping[str, Any], param: Tensor, index: int) -> None:
+    """Refuse what was kept of a parameter, if it is not there or not for this parameter."""
+    tensor, shape = state.get(kept.key), kept.shape(param)
+    if tensor is None and kept.beside is not None and kept.beside[0] not in state:  # not kept yet, as it may be
+        return
+    if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
+        found = tuple(tensor.shape) if isinstance(tensor, Tensor) else tensor
+        raise ValueError(
+            f"state_dict must fit the parameters, but {kept.key!r} of parameter {index} must have the shape {shape}, "
+            f"got {found}"
+        )
 
 
 def _with_numbers_in_the_groups(state_dict: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from borat.bundle import StepInfo, kind_of, one_or_all
 from borat.dual import Array
 from borat.dual import maximise as maximise
 
-
 AIM = 0.5
 """How far a step aims where nobody says it."""
 
@@ -208,6 +207,10 @@ class RollingBundle:
 
     def add_group(self) -> None:
         """All numbers are of all parameter groups together."""
+
+    @property
+    def has_pieces(self) -> bool:
+        return self.batches > 0
 
     @property
     def rows(self) -> list[int]:

@@ -76,6 +76,51 @@ def test_a_foreign_state_is_refused_and_changes_nothing(make, case):
         assert torch.equal(ours, twins), "it goes on as if nothing had been loaded"
 
 
+def damaged_states(state):
+    """What may be left of a state, such as of a file that was put together by hand."""
+    first, *others = state["param_groups"]
+    yield None
+    yield {}
+    yield {"model": {}, "optimizer": state}
+    yield {**state, "param_groups": []}
+    yield {"param_groups": state["param_groups"]}
+    yield {**state, "param_groups": [{k: v for k, v in first.items() if k != "params"}, *others]}
+    for key in first["bundle"]:
+        if key not in ("gaps", "squares", "precise"):  # which older ones do not have
+            numbers = {k: v for k, v in first["bundle"].items() if k != key}
+            yield {**state, "param_groups": [{**first, "bundle": numbers}, *others]}
+    for name, value in state["state"][1].items():
+        if isinstance(value, torch.Tensor):
+            without = {k: v for k, v in state["state"][1].items() if k != name}
+            yield {**state, "state": {**state["state"], 1: without}}
+            yield {**state, "state": {**state["state"], 1: {**without, name: value[..., :-1]}}}
+            yield {**state, "state": {**state["state"], 1: {**without, name: 1.0}}}
+
+
+@every_optimizer
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_damaged_state_is_refused_and_changes_nothing(make, capturable):
+    model = network()
+    optimizer = make(model.parameters(), capturable=capturable)
+    train(model, optimizer, batches(7))
+    weights, before = parameters_to_vector(model.parameters()), copy.deepcopy(optimizer.state_dict())
+    cases = [*damaged_states(before)]
+    if before["state"][0].get("active"):  # the bundle goes on with gradients
+        cases.append({**before, "state": {}})
+    for case in cases:
+        with pytest.raises(ValueError, match=r"state_dict must|doesn't match"):
+            optimizer.load_state_dict(copy.deepcopy(case))
+        assert torch.equal(weights, parameters_to_vector(model.parameters()))
+        assert_same(optimizer.state_dict(), before)
+    train(model, optimizer, batches(2))
+
+
+def assert_same(found, expected):
+    assert found["param_groups"] == expected["param_groups"]
+    for key, state in expected["state"].items():
+        torch.testing.assert_close(found["state"][key], state, rtol=0.0, atol=0.0)
+
+
 def tell(model, optimizer, batch, *, factor=1.0):
     x, y = batch
     loss = factor * nn.functional.cross_entropy(model(x), y)

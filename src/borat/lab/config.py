@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from borat.lab.files import read_mapping
+from borat.lab.files import pick, read_mapping
 from borat.lab.methods import METHODS, label_of
 from borat.lab.settings import Settings
 
@@ -133,6 +133,13 @@ class RunConfig(Settings):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def check_method(config: RunConfig) -> None:
+    """Raise a ValueError for an optimizer that is not there, or that cannot have this loss."""
+    allowed = METHODS[pick("optimizer", config.optimizer, METHODS)].losses or LOSSES
+    if config.loss not in allowed:
+        raise ValueError(f"loss must be {' or '.join(allowed)} for {config.optimizer}, got {config.loss!r}")
+
+
 class Execution(Settings):
     """Where and how to train. None of it belongs to the configuration of a run: none should change what comes out.
 
@@ -152,9 +159,8 @@ class Execution(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        from borat.checks import check_count  # with PyTorch, which a mistake in a command need not wait for
-
-        check_count("devices", self.devices)
+        if self.devices < 1:
+            raise ValueError(f"devices must be an integer of at least 1, got {self.devices}")
         for name, allowed in (("strategy", STRATEGIES), ("accelerator", ACCELERATORS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")

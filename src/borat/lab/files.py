@@ -30,6 +30,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder" if folder.exists() else f"the folder {folder} does not exist")
+
+
 def check_writable(folder: Path) -> None:
     """Try to write in a folder, or where it would be made, before something is started that needs it."""
     place = folder.absolute()

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,11 @@ from borat.lab.config import RunConfig
 from borat.lab.robustness import Trial, usable
 from borat.lab.store.run import Run
 from borat.lab.sweeps.engines.local import LocalEngine
+from borat.lab.sweeps.jobs import TrainingJob
+from borat.lab.sweeps.progress import JobProgress
 from borat.lab.sweeps.sweep import run_configs, sweep
 from borat.lab.training.train import train
-from processes import ended, start_borat, wait_until
+from processes import count_group, ended, start_borat, wait_until
 
 BORAT = [sys.executable, "-m", "borat"]
 RATES = ("0.001", "0.01", "0.1", "1.0", "10.0", "100.0", "1000.0", "10000.0")
@@ -49,8 +52,19 @@ def invoke(*arguments: str):
         (["trian"], 2, "Did you mean 'train'"),
         (["train", "--epochs", "many"], 2, "--epochs"),
         (["sweep", "--lrr", "1"], 2, "--lr"),
+        (["train", "--optimizer", "sdg"], 2, "did you mean 'sgd'?"),
+        (["train", "--devices", "0"], 2, "devices must be an integer of at least 1"),
+        (["train", "none.toml"], 2, "none.toml does not exist"),
+        (["sweep"], 2, "nothing to sweep"),
+        (["sweep", "--optimizer", "borat,sdg"], 2, "did you mean 'sgd'?"),
         (["report", "."], 2, "no runs in ."),
+        (["report", "nowhere"], 2, "the folder nowhere does not exist"),
+        (["bench", "WRN-4"], 2, "did you mean 'WRN-40-4'?"),
+        (["demo", "--epochs", "0"], 2, "--epochs"),
         (["reproduce", "--help"], 0, "--scale"),
+        (["reproduce", "--list"], 0, "minutes on 2 cores"),
+        (["reproduce", "scorebord"], 2, "did you mean 'scoreboard'?"),
+        (["reproduce", "scoreboard", "--scale", "mni"], 2, "did you mean 'mini'?"),
     ],
 )
 def test_answers_without_pytorch(tmp_path, arguments, code, message):
@@ -62,7 +76,10 @@ sys.argv = ["borat", *{arguments!r}]
 from borat.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    wide = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, env=wide
+    )
     assert done.returncode == code, done.stderr
     assert message in done.stdout + done.stderr
 
@@ -119,14 +136,24 @@ def test_a_damaged_run_fails_alone_and_says_how_to_start_it_anew(tmp_path, three
     assert {Run(folder).metrics.status for folder in (whole, cut, lost)} == {"finished"}
 
 
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"loss": 1.0}', '{"epochs": null}', '{"epochs": [1]}', "\x00\x01"])
+def test_whatever_a_damaged_file_holds_only_its_run_fails(tmp_path, text):
+    config = RunConfig(epochs=1)
+    (fabricate.write_run(tmp_path, config, accuracy=0.5).path / "metrics.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"{config.digest}/metrics.json .*delete it to go on from the checkpoint"):
+        TrainingJob(config, tmp_path / config.digest).outcome()
+    assert JobProgress(TrainingJob(config, tmp_path / config.digest)).outcome is None
+
+
 def double(x: float) -> dict[str, float]:
     return {"doubled": 2.0 * x}
 
 
-def test_a_damaged_result_of_ones_own_function_fails_alone(tmp_path):
+@pytest.mark.parametrize("text", ["{", "[2.0]"])
+def test_a_damaged_result_of_ones_own_function_fails_alone(tmp_path, text):
     sweep(double, {"x": [1.0, 2.0]}, folder=tmp_path, workers=1)
     result = next(path for path in tmp_path.glob("*/result.json") if "2.0" in path.read_text())
-    result.write_text("{")
+    result.write_text(text)
     outcomes = sweep(double, {"x": [1.0, 2.0]}, folder=tmp_path, workers=1)
     assert [outcome.status for outcome in outcomes] == ["failed", "finished"]
     assert f"{result} cannot be read: delete it to compute it anew" in outcomes[0].error
@@ -214,6 +241,25 @@ def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, command, library):
             process.kill()
     assert process.returncode == 130
     assert said == "stopped; the same command starts again\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, workers are not forked from a server")
+def test_ctrl_c_while_workers_are_prepared_leaves_no_process(tmp_path):
+    """Nor the one that they would be forked from: by itself, it imports for seconds before it sees that it is alone."""
+    words = [*BORAT, "sweep", "--epochs", "9999", "--lr", "1,2", "--out", str(tmp_path)]
+    files = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(words, start_new_session=True, **files) as process:
+        try:
+            wait_until(lambda: count_group(process, "forkserver"))
+            time.sleep(0.2)  # until it is asked for a process
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(60) == 130
+            wait_until(lambda: not count_group(process, "forkserver"), seconds=1.0)
+            said = process.stdout.read()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert said == "stopped with 0 of 2 runs done; the same command continues\n"
 
 
 def test_ctrl_c_later_is_one_line(tmp_path):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from borat.lab.cli import app, demo
 from borat.lab.sweeps.jobs import Outcome
 from borat.lab.timing import optimizers as bench
+from borat.lab.timing import shapes
 from borat.lab.timing.launches import measure_launches
 from borat.lab.training.train import train
 
@@ -103,7 +104,7 @@ def test_a_step_on_the_device_takes_as_many_operations_for_any_number_of_tensors
     [("WRN-40-4", 8_972_340, 116), ("ResNet-18", 11_689_512, 62), ("MLP", 19_450, 6)],
 )
 def test_benchmark_shapes(model, parameters, tensors):
-    assert bench.shape_summary(model) == f"{parameters:,} parameters in {tensors} tensors"
+    assert shapes.shape_summary(model) == f"{parameters:,} parameters in {tensors} tensors"
 
 
 def test_benchmark_shapes_of_the_bi_lstm():
@@ -114,7 +115,7 @@ def test_benchmark_shapes_of_the_bi_lstm():
             nn.Linear(512, 512),
             nn.Linear(512, 3),
         ]
-    assert bench.bi_lstm() == [tuple(p.shape) for layer in layers for p in layer.parameters()]
+    assert shapes.bi_lstm() == [tuple(p.shape) for layer in layers for p in layer.parameters()]
 
 
 def test_state_stays_within_its_budget():

@@ -15,7 +15,7 @@ from borat import ALIG
 from borat.lab.data.repeat_copy import repeat_copy
 from borat.lab.models import FAMILIES, dnc, make_model
 from borat.lab.models.densenet import DenseLayer
-from borat.lab.timing import optimizers as bench
+from borat.lab.timing import shapes as timed
 from borat.lab.training.objective import SequenceLoss
 
 CIFAR, DIGITS, GREY = (3, 32, 32), (1, 8, 8), (1, 28, 28)
@@ -81,23 +81,23 @@ def test_published_sizes(name, classes, parameters):
 def test_published_size_of_resnet_18():
     model = on_meta("resnet-18", input_shape=(3, 224, 224), classes=1000)
     assert size(model) == 11_689_512
-    assert shapes(model) == Counter(bench.resnet18())
+    assert shapes(model) == Counter(timed.resnet18())
 
 
 @pytest.mark.parametrize(("depth", "width", "classes"), [(40, 4, 100), (16, 4, 10), (16, 1, 10), (10, 2, 7)])
 def test_wide_resnets_have_the_shapes_of_the_benchmark(depth, width, classes):
     model = on_meta(f"wrn-{depth}-{width}", input_shape=CIFAR, classes=classes)
-    assert shapes(model) == Counter(bench.wide_resnet(depth, width, classes))
+    assert shapes(model) == Counter(timed.wide_resnet(depth, width, classes))
 
 
 def test_infersent_has_the_shapes_of_the_benchmark():
     model = on_meta("infersent", input_shape=(1000, 300), classes=3)
     assert size(model) == 47_155_715
-    assert shapes(model) == Counter(bench.bi_lstm())
+    assert shapes(model) == Counter(timed.bi_lstm())
 
 
 def test_small_sizes():
-    assert shapes(on_meta("mlp-128-80", input_shape=DIGITS, classes=10)) == Counter(bench.small_mlp())
+    assert shapes(on_meta("mlp-128-80", input_shape=DIGITS, classes=10)) == Counter(timed.small_mlp())
     assert size(on_meta("mlp-128-80", input_shape=DIGITS, classes=10, batch_norm=True)) == 19_450 + 128 + 80
     assert size(on_meta("logistic", input_shape=GREY, classes=10)) == 7850
     assert size(on_meta("cnn", input_shape=GREY, classes=10)) == 9 * 32 + 64 + 9 * 32 * 64 + 128 + 3137 * 128 + 1290

@@ -24,7 +24,8 @@ from borat.lab.reproduce.spec import Claim
 from borat.lab.reproduce.tables import paper_text
 from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
 from borat.lab.store.run import Metrics, Run
-from borat.lab.timing.epochs import Runtime, measure
+from borat.lab.timing.epochs import measure
+from borat.lab.timing.runtime import Runtime
 from data_files import random_images, write_images, write_pairs
 from engines import Inline, Nothing
 

@@ -12,19 +12,13 @@ from torch.optim import Optimizer
 
 from borat import sharding
 from borat.constraints import L2Ball
-from borat.lab.baselines.losses import check_loss_suits
-from borat.lab.config import RunConfig
+from borat.lab.config import RunConfig, check_method
 from borat.lab.methods import METHODS, Method
-
-
-def check_optimizer(config: RunConfig) -> None:
-    """Whether there is such an optimizer, and whether it can have this loss."""
-    check_loss_suits(config)
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
     """The optimizer of a run. Where it knows no constraint, the radius is enforced after each of its steps."""
-    check_optimizer(config)
+    check_method(config)
     method = METHODS[config.optimizer]
     if not method.shards and any(map(sharding.is_sharded, model.parameters())):
         raise ValueError(f"{config.optimizer} cannot train a model that is spread over processes: use ddp, not fsdp")

@@ -9,6 +9,7 @@ import typer
 
 from borat.lab.cli.common import app, console, progress_bar, show_table
 from borat.lab.files import pick
+from borat.lab.timing.shapes import MODELS
 
 
 @app.command()
@@ -20,14 +21,14 @@ def bench(
     output: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
 ) -> None:
     """Measure the optimizer call beside PyTorch's SGD and Adam, and the dual beside quadprog."""
-    from borat.lab.timing import optimizers as measure
+    try:
+        names = [pick("model", name, MODELS) for name in models or MODELS]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="MODELS") from error
+    from borat.lab.timing import optimizers as measure  # slow to import, and not needed to see a mistake
     from borat.lab.timing import tables
     from borat.lab.timing.launches import measure_launches
 
-    try:
-        names = [pick("model", name, measure.MODELS) for name in models or measure.MODELS]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="MODELS") from error
     costs: list[measure.OptimizerCost] = []
     with progress_bar("measuring", len(names) * (rounds + measure.WARM_UP)) as (progress, task):
         for name in names:

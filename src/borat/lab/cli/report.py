@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from borat.lab.cli.common import app, console, refusal
+from borat.lab.files import check_folder
 
 
 @app.command()
@@ -22,12 +23,13 @@ def report(
     title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
 ) -> None:
     """Show runs on a page that needs no network: heatmaps, curves, kinds of steps, a table."""
-    if folder.is_dir() and next(folder.rglob("*.json"), None) is None:  # said before the large libraries are there
-        raise refusal(ValueError(f"no runs in {folder}: train some with `borat train` or `borat sweep`"))
-    from borat.lab.report import write_report
-
     page = output or folder / "report.html"
     try:
+        check_folder(folder)  # said before the large libraries are there
+        if next(folder.rglob("*.json"), None) is None:
+            raise ValueError(f"no runs in {folder}: train some with `borat train` or `borat sweep`")
+        from borat.lab.report import write_report
+
         summary = write_report(folder, page, title=title, static=static, csv=csv, latex=latex)
     except (ValueError, OSError) as error:
         raise refusal(error) from error

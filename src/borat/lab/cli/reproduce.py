@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from borat.lab.reproduce.page import ResultPage
     from borat.lab.reproduce.run import Result
     from borat.lab.reproduce.spec import Spec
-    from borat.lab.timing.epochs import Runtime
+    from borat.lab.timing.runtime import Runtime
 
 
 @app.command()

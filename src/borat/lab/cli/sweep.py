@@ -14,7 +14,7 @@ from rich.table import Table
 from borat.lab.cli.common import app, console, fits, interrupted_by_sigterm, refusal, show_table, with_flags_of
 from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import describe, last_line, shown, varying, watching
-from borat.lab.config import RunConfig
+from borat.lab.config import RunConfig, check_method
 from borat.lab.metrics import judged, with_unit
 from borat.lab.store.run import Run
 from borat.lab.sweeps.engines.base import make_engine
@@ -82,13 +82,15 @@ def sweep(
 
 
 def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
-    from borat.lab.training.checks import check_names  # slow to import, and not needed to see a mistake in a flag
-
     plan = SweepFile.from_file(spec) if spec else SweepFile()
     if plan == SweepFile() and not flags:
         nothing = f"{spec} is empty" if spec else "nothing to sweep"
         raise ValueError(f"{nothing}: give a spec, or flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
     configs = plan.override({key: parse_values(key, text) for key, text in flags.items()}).configs()
+    for config in configs:
+        check_method(config)
+    from borat.lab.training.checks import check_names  # slow to import, and not needed to see a mistake in a flag
+
     for config in configs:
         check_names(config)
     return configs

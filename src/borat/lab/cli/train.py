@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from borat.lab.cli.common import app, console, interrupted_by_sigterm, notes, refusal, with_flags_of
 from borat.lab.cli.options import DataDir
-from borat.lab.config import Execution, RunConfig
+from borat.lab.config import Execution, RunConfig, check_method
 from borat.lab.files import read_mapping
 from borat.lab.metrics import unseen
 from borat.lab.store.run import Run
@@ -49,6 +49,7 @@ def train(
     console.quiet = notes.quiet = os.environ.get("LOCAL_RANK", "0") != "0"  # one of several processes speaks
     try:
         settings, folder = _settings(config, out, {k: v for k, v in flags.items() if v is not None})
+        check_method(settings)
         if resume and not Run(folder).exists():
             raise ValueError(f"there is no run to resume in {folder}")
         execution = Execution(

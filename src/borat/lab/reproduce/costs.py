@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from borat.lab.config import RunConfig
 from borat.lab.reproduce.plan import further_runs, plan
 from borat.lab.reproduce.spec import Spec
-from borat.lab.timing.epochs import Runtime
+from borat.lab.timing.runtime import Runtime
 
 GPU_RATE = 7.79 * 45_000 / 51.0
 """GFLOP a second."""

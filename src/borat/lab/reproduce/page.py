@@ -22,8 +22,9 @@ from borat.lab.reproduce.tables import SECONDS, fit_metric, paper_row, reported_
 from borat.lab.store.experiment import CheckedClaim, Experiment, Ours, ShownTable
 from borat.lab.store.run import describe_environment
 from borat.lab.tables import Table
-from borat.lab.timing.epochs import EpochTime, Runtime
+from borat.lab.timing.epochs import EpochTime
 from borat.lab.timing.optimizers import machine
+from borat.lab.timing.runtime import Runtime
 
 
 @dataclass(frozen=True)

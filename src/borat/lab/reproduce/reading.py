@@ -30,7 +30,7 @@ from typing import Any
 from borat.lab.files import pick, read_mapping
 from borat.lab.metrics import METRICS, unit
 from borat.lab.reproduce.spec import KINDS, Claim, Published, Spec, SpecTable, layer_of
-from borat.lab.timing.epochs import Runtime
+from borat.lab.timing.runtime import Runtime
 
 
 def experiments_folder() -> Path:

@@ -15,7 +15,7 @@ from borat.lab.files import pick
 from borat.lab.metrics import METRICS
 from borat.lab.settings import Listed, Settings
 from borat.lab.sweeps.grid import Layer
-from borat.lab.timing.epochs import Runtime
+from borat.lab.timing.runtime import Runtime
 
 KINDS = ("table", "grid", "curves", "runtime", "scoreboard")
 SCALES = ("full", "mini")

@@ -12,7 +12,8 @@ from borat.lab.reproduce.run import CellResult, Result
 from borat.lab.reproduce.spec import Published, Spec
 from borat.lab.store.records import configs_of, curve
 from borat.lab.tables import Table
-from borat.lab.timing.epochs import EpochTime, Runtime
+from borat.lab.timing.epochs import EpochTime
+from borat.lab.timing.runtime import Runtime
 
 DASH = "-"
 FIT = "fit_accuracy"

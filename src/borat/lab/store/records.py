@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from borat.lab.config import RunConfig
+from borat.lab.files import check_folder
 from borat.lab.metrics import METRICS
 from borat.lab.store.experiment import NAME, Experiment
 from borat.lab.store.run import Metrics, Run, find_runs
@@ -121,8 +122,7 @@ class Collection:
 
 def collect(folder: Path) -> Collection:
     """Read every run and every table of results below a folder."""
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder" if folder.exists() else f"the folder {folder} does not exist")
+    check_folder(folder)
     records: list[tuple[str, RunConfig, Metrics]] = []
     problems: dict[tuple[str, str], list[str]] = {}
     """The folders with a problem, for a reason."""

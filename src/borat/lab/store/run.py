@@ -104,9 +104,14 @@ class Run:
     def metrics(self) -> Metrics:
         if not (self.path / "metrics.json").is_file():
             return Metrics()
-        metrics = Metrics(**self._read_json("metrics.json"))
-        metrics.epochs = [_with_nan(record) for record in metrics.epochs]
-        metrics.result = _with_nan(metrics.result)
+        values = self._read_json("metrics.json")
+        try:
+            metrics = Metrics(**values)
+            metrics.epochs = [_with_nan(record) for record in metrics.epochs]
+            metrics.result = _with_nan(metrics.result)
+        except (AttributeError, TypeError) as error:
+            path = self.path / "metrics.json"
+            raise ValueError(f"{path} holds no metrics of a run: {REMEDIES['metrics.json']} ({error})") from error
         return metrics
 
     def write_metrics(self, metrics: Metrics) -> None:

@@ -130,7 +130,7 @@ class FunctionJob:
         if not path.is_file():
             return None
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
+            result = _numbers(json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(f"{path} cannot be read: delete it to compute it anew ({error})") from error
         return Outcome(self.settings, self.folder, "finished", result)

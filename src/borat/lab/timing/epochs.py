@@ -20,29 +20,13 @@ from torch.optim import Optimizer
 from borat.lab.baselines import make_loss, make_optimizer, take_step
 from borat.lab.config import RunConfig
 from borat.lab.models import make_model
-from borat.lab.settings import Listed, Settings
+from borat.lab.timing.runtime import Runtime
 
 TimedBatch = tuple[Tensor, list[Tensor]]
 """The loss and the gradients of a batch."""
 
 WARM_UP = 2
 """Passes that are not measured."""
-
-
-class Runtime(Settings):
-    """A model and a batch to time. ``rounds`` is how often each bundle size takes its turn."""
-
-    model: str
-    input_shape: Listed[int]
-    classes: int
-    batch_size: int
-    examples: int
-    """Of an epoch."""
-    bundle_sizes: Listed[int]
-    reference: str
-    """The row that the ratios are to."""
-    loss: str = "ce"
-    rounds: int = 15
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import pairwise
-from math import prod
 from typing import Any
 from unittest import mock
 
@@ -26,10 +24,9 @@ from borat import kernels, rolling
 from borat.dual import IncrementalDual, solve_dual
 from borat.free import FreeBORAT
 from borat.lab.baselines import take_step
+from borat.lab.timing.shapes import MODELS
 from borat.loss_optimizer import LossOptimizer
 from borat.optimizer import BORAT
-
-Shape = tuple[int, ...]
 
 BUNDLE_SIZES = (2, 3, 5, 10)
 WARM_UP = 2
@@ -73,59 +70,6 @@ class DualCost:
     from_scratch: float
     new_piece: float
     quadprog: float | None
-
-
-# Parameter shapes
-
-
-def wide_resnet(depth: int = 40, width: int = 4, classes: int = 100) -> list[Shape]:
-    """The parameter shapes of a WRN-depth-width for 32x32 images."""
-    shapes: list[Shape] = [(16, 3, 3, 3)]
-    channels = 16
-    for out in (16 * width, 32 * width, 64 * width):
-        for _ in range((depth - 4) // 6):
-            shapes += [(channels,), (channels,), (out, channels, 3, 3), (out,), (out,), (out, out, 3, 3)]
-            if channels != out:
-                shapes.append((out, channels, 1, 1))
-            channels = out
-    return [*shapes, (channels,), (channels,), (classes, channels), (classes,)]
-
-
-def resnet18(classes: int = 1000) -> list[Shape]:
-    """The parameter shapes of a ResNet-18 for ImageNet."""
-    shapes: list[Shape] = [(64, 3, 7, 7), (64,), (64,)]
-    channels = 64
-    for out in (64, 128, 256, 512):
-        for block in range(2):
-            shapes += [(out, channels, 3, 3), (out,), (out,), (out, out, 3, 3), (out,), (out,)]
-            if block == 0 and channels != out:
-                shapes += [(out, channels, 1, 1), (out,), (out,)]
-            channels = out
-    return [*shapes, (classes, channels), (classes,)]
-
-
-def bi_lstm(embedding: int = 300, hidden: int = 2048, fully_connected: int = 512) -> list[Shape]:
-    """The parameter shapes of InferSent: a Bi-LSTM encoder and a classifier for pairs of sentences."""
-    gates = 4 * hidden
-    direction: list[Shape] = [(gates, embedding), (gates, hidden), (gates,), (gates,)]
-    features = 4 * 2 * hidden
-    layers: list[Shape] = []
-    for n_in, n_out in ((features, fully_connected), (fully_connected, fully_connected), (fully_connected, 3)):
-        layers += [(n_out, n_in), (n_out,)]
-    return [*direction, *direction, *layers]
-
-
-def small_mlp(widths: Shape = (64, 128, 80, 10)) -> list[Shape]:
-    """The parameter shapes of a multi-layer perceptron for scikit-learn's digits."""
-    return [shape for a, b in pairwise(widths) for shape in ((b, a), (b,))]
-
-
-MODELS: dict[str, Callable[[], list[Shape]]] = {
-    "WRN-40-4": wide_resnet,
-    "ResNet-18": resnet18,
-    "Bi-LSTM": bi_lstm,
-    "MLP": small_mlp,
-}
 
 
 # Optimizers
@@ -235,11 +179,6 @@ def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
     tensors = [x for x in tree_leaves(list(optimizer.state.values())) if isinstance(x, torch.Tensor)]
     storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-
-
-def shape_summary(model: str) -> str:
-    shapes = MODELS[model]()
-    return f"{sum(prod(s) for s in shapes):,} parameters in {len(shapes)} tensors"
 
 
 # The dual

@@ -8,7 +8,8 @@ from pathlib import Path
 from borat.lab.files import write_text
 from borat.lab.tables import Table
 from borat.lab.timing.launches import TENSORS, Launches
-from borat.lab.timing.optimizers import DualCost, OptimizerCost, machine, shape_summary
+from borat.lab.timing.optimizers import DualCost, OptimizerCost, machine
+from borat.lab.timing.shapes import shape_summary
 
 
 def tables(costs: list[OptimizerCost], duals: list[DualCost], launches: list[Launches]) -> list[Table]:

@@ -7,8 +7,7 @@ import warnings
 
 from torch import nn
 
-from borat.lab.baselines import check_optimizer
-from borat.lab.config import RunConfig
+from borat.lab.config import RunConfig, check_method
 from borat.lab.data import DATASETS, find_loader
 from borat.lab.models import parse_name
 
@@ -18,7 +17,7 @@ def check_names(config: RunConfig) -> None:
     find_loader(config.data)
     parse_name(config.model)
     check_model_suits(config)
-    check_optimizer(config)
+    check_method(config)
     if math.isinf(config.lr):
         raise ValueError(f"lr must be finite, got {config.lr}")
 

@@ -102,7 +102,11 @@ def _process_context(modules: Sequence[str]) -> BaseContext:
         return multiprocessing.get_context("spawn")
     if modules:  # wait until they are imported: a Ctrl-C meanwhile leaves no worker behind that misses its pool
         # (for a user's function, which names none, this would import the user's script once more)
-        context.Process(target=int).start()
+        try:
+            context.Process(target=int).start()
+        except BaseException:  # nor the server itself, which would see only after its imports that nobody waits
+            os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            raise
     return context
 
 

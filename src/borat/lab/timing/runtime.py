@@ -1,0 +1,21 @@
+"""What is timed for a table of run times: experiments say so in their files, which are read without PyTorch."""
+
+from __future__ import annotations
+
+from borat.lab.settings import Listed, Settings
+
+
+class Runtime(Settings):
+    """A model and a batch to time. ``rounds`` is how often each bundle size takes its turn."""
+
+    model: str
+    input_shape: Listed[int]
+    classes: int
+    batch_size: int
+    examples: int
+    """Of an epoch."""
+    bundle_sizes: Listed[int]
+    reference: str
+    """The row that the ratios are to."""
+    loss: str = "ce"
+    rounds: int = 15
