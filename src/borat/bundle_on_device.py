@@ -38,36 +38,36 @@ class BundleOnDevice(OnDevice):
         piece = torch.arange(self.pieces, dtype=torch.float64, device=self.device)
         always = self.zero.reshape(1) - 1.0
         self._bars = torch.cat((piece, always, piece - 0.5, always, self.zero.reshape(1), always + self.pieces - 0.5))
-        """What the number of pieces is above, see :class:`_Place`."""
+        """What the number of pieces has to be above, see :class:`_Masks`."""
         self._own_row = always + self.pieces
         self.send(bundle)
 
     def take(self, loss: Loss, groups: Groups, measure: Measure, constraint: Constraint | None) -> None:
-        old = self.numbers.tensors()[0]
-        place = _Place(self._bars < old["position"], self.pieces)
+        old, more = self.numbers.tensors()[0], self.numbers.one_more()
+        masks = _Masks(self._bars < old["position"], self.pieces)
         self.has_cap = not has_no_end(groups[0]["lr"])
 
         # 1. The gradient's row of the Gram matrix, in which only the pieces up to it count.
-        batches = [_BundleBatch(flat, place.is_open, keeps_centre=self.size > 2) for flat in self.flats]
+        batches = [_BundleBatch(flat, masks.is_open, keeps_centre=self.size > 2) for flat in self.flats]
         products = self._products(batches, len(groups))
         value, products = measure.on_device(number(loss, self.device), products)
-        row = torch.where(place.before, products, products.narrow(-1, self.pieces - 1, 1))
-        gram = torch.where(place.is_new.unsqueeze(-1), row.unsqueeze(-2), old["gram"])
-        gram = torch.where(place.is_new, row.unsqueeze(-1), gram)
+        row = torch.where(masks.before, products, products.narrow(-1, self.pieces - 1, 1))
+        gram = torch.where(masks.is_new.unsqueeze(-1), row.unsqueeze(-2), old["gram"])
+        gram = torch.where(masks.is_new, row.unsqueeze(-1), gram)
 
         # 2. and 3. The new offset needs no weights; the dual over all pieces and the bound.
-        settings = self._settings_of(groups, place, old["settings"], value, row)
+        settings = self._settings_of(groups, masks, old["settings"], value, row)
         lr, bound = settings.split_with_sizes((len(groups), 1))
-        trial = torch.where(place.before, old["alpha"].narrow(0, 0, self.pieces), self.zero)
+        trial = torch.where(masks.before, old["alpha"].narrow(0, 0, self.pieces), self.zero)
         above_bound = value - bound
         offset = above_bound + torch.dot(trial, torch.mv(row.mT, lr))
-        offsets = torch.where(place.is_new, offset, old["offsets"])
+        offsets = torch.where(masks.is_new, offset, old["offsets"])
         Q = torch.mv(gram.flatten(1).mT, lr).view(self.pieces, self.pieces)
-        alpha = self._weights(torch.cat((offsets.unsqueeze(0), Q)), place)
+        alpha = self._weights(torch.cat((offsets.unsqueeze(0), Q)), masks)
         ok = offset.abs() < math.inf  # it is NaN where any of the products is not finite
 
         # 4. The trial point for the next piece or, with the last one, the new centre.
-        completes = ok & place.is_last
+        completes = ok & masks.is_last
         kept_row = torch.where(ok, old["position"], self._own_row).long()
         steps = lr.unsqueeze(-1) * torch.where(ok, alpha.narrow(0, 0, self.pieces), trial)
         for batch in batches:
@@ -77,10 +77,10 @@ class BundleOnDevice(OnDevice):
             for batch in batches:
                 batch.undo_projection(completes)
         new = {"gram": gram, "offsets": offsets, "alpha": alpha, "settings": settings}
-        position = self.numbers.one_more()[0]["position"]
+        position = more[0]["position"]
         below = old["below"] if self.size == 1 else torch.minimum(old["below"], above_bound)
         now = {**new, "position": torch.where(completes, self.zero, position), "below": below}
-        self._keep(ok, completes, value, now, told={**new, "position": position})
+        self._keep(ok, completes, value, more, now, {**new, "position": position})
 
     def _products(self, batches: list[_BundleBatch], groups: int) -> Tensor:
         """With the gradients in all rows, for each parameter group."""
@@ -88,21 +88,21 @@ class BundleOnDevice(OnDevice):
         sums = [self._total([x for own, x in found if own == group], self.pieces) for group in range(groups)]
         return torch.stack(sums) if groups > 1 else sums[0].unsqueeze(0)
 
-    def _settings_of(self, groups: Groups, place: _Place, old: Tensor, value: Tensor, row: Tensor) -> Tensor:
+    def _settings_of(self, groups: Groups, masks: _Masks, old: Tensor, value: Tensor, row: Tensor) -> Tensor:
         """Learning rates and bound of the open bundle; without a cap, rates for which the Polyak step has weight 1."""
         bound = groups[0]["lower_bound"]
         if not self.has_cap:
             rate = polyak_step((value - bound).clamp_min(0.0), row.sum()).expand(len(groups))
             return torch.cat((rate, self._sent(bound)))
-        return torch.where(place.is_open, old, self._sent(*(group["lr"] for group in groups), bound))
+        return torch.where(masks.is_open, old, self._sent(*(group["lr"] for group in groups), bound))
 
-    def _weights(self, problem: Tensor, place: _Place) -> Tensor:
+    def _weights(self, problem: Tensor, masks: _Masks) -> Tensor:
         """Offsets are measured from the bound; a bundle of one has none."""
         if self.size == 1:
             return self.zero.reshape(1) + 1.0
-        is_there = place.is_there & place.is_known.unsqueeze(-1)
+        is_there = masks.is_there & masks.is_known.unsqueeze(-1)
         problem = pad(torch.where(is_there, problem, self.zero), (0, 1, 0, 1))
-        return self._folded(self.dual(problem.unsqueeze(0))[0], place.is_there_or_bound)
+        return self._folded(self.dual(problem.unsqueeze(0))[0], masks.is_there_or_bound)
 
     def to_trial(self) -> None:
         """Put the weights back at the trial point, bit for bit."""
@@ -140,8 +140,8 @@ class BundleOnDevice(OnDevice):
         return bundle.describe()
 
 
-class _Place:
-    """Where in the bundle the batch at hand is: masks over the pieces, by one comparison."""
+class _Masks:
+    """Where in the bundle the batch at hand is, by one comparison."""
 
     def __init__(self, is_above: Tensor, pieces: int) -> None:
         self.before = is_above.narrow(0, 0, pieces)
@@ -183,7 +183,7 @@ class _BundleBatch:
         if "velocity" in flat.kept:
             v, completes = flat.kept["velocity"], completes.to(flat.device)
             torch.where(completes, torch.add(u, v, alpha=momentum).to(v.dtype), v, out=v)
-            self.point = torch.addcmul(self.point, v.to(u.dtype), completes.to(u.dtype), value=-momentum)
+            self.point.addcmul_(v.to(u.dtype), completes.to(u.dtype), value=-momentum)
         flat.put(self.point)
 
     def undo_projection(self, completes: Tensor) -> None:

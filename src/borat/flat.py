@@ -120,6 +120,10 @@ class Flat:
         """Write the weights."""
         torch._foreach_copy_([place.slot.weights for place in self._places], self.shaped(vector))
 
+    def add(self, vector: Tensor) -> None:
+        """Move the weights."""
+        torch._foreach_add_([place.slot.weights for place in self._places], self.shaped(vector.to(self.dtype)))
+
     def shaped(self, vector: Tensor) -> list[Tensor]:
         """Views of a vector, in the shapes of the parameters."""
         return [place.unflatten(x) for place, x in zip(self._places, vector.split_with_sizes(self._sizes), strict=True)]

@@ -70,10 +70,8 @@ class Packed:
         self._shapes = [(i, name, shape) for i, section in enumerate(sections) for name, shape in section.items()]
         self._sizes = [math.prod(shape) for _, _, shape in self._shapes]
         self.vector = torch.zeros(sum(self._sizes), dtype=torch.float64, device=device)
-        places = [
-            torch.full((size,), i, device=device) for (i, *_), size in zip(self._shapes, self._sizes, strict=True)
-        ]
-        self._sections = torch.cat(places)
+        sizes = [sum(map(math.prod, section.values())) for section in sections]
+        self._sections = torch.cat([torch.full((size,), i, device=device) for i, size in enumerate(sizes)])
 
     def tensors(self) -> Sections:
         return self._by_name(self.vector)
@@ -185,10 +183,17 @@ class OnDevice(ABC):
     def _send(self, numbers: Mapping[str, Any]) -> None:
         self.numbers.send({**numbers, "updates": self._seen})
 
-    def _keep(self, ok: Tensor, updated: Tensor, loss: Tensor, now: dict[str, Tensor], told: dict[str, Tensor]) -> None:
-        """Write what is known after the batch."""
-        _, more, dropped = self.numbers.one_more()
-        told, dropped = {**told, "updates": more["updates"]}, {**dropped, "dropped_loss": loss}
+    def _keep(
+        self,
+        ok: Tensor,
+        updated: Tensor,
+        loss: Tensor,
+        more: Sections,
+        now: dict[str, Tensor],
+        told: dict[str, Tensor],
+    ) -> None:
+        """Write what is known after the batch; of ``more``, all numbers plus one, what the host is to tell."""
+        told, dropped = {**told, "updates": more[1]["updates"]}, {**more[2], "dropped_loss": loss}
         self.numbers.put([now, told, dropped], where=[ok, updated, ok.logical_not()])
         self.is_ahead = True
 

@@ -42,7 +42,8 @@ class RollingOnDevice(OnDevice):
         self.send(bundle)
 
     def take(self, loss: Loss, groups: Groups, measure: Measure, constraint: Constraint | None) -> None:
-        first, old, k = groups[0], self.numbers.tensors()[0], self.numbers.one_more()[0]["batches"]
+        first, old, more = groups[0], self.numbers.tensors()[0], self.numbers.one_more()
+        k = more[0]["batches"]
         rates = self._sent(*first["betas"], first["lower_bound"], first["eps"], *(group["lr"] for group in groups))
         betas, (beta, _, bound, eps), lr = rates[:2], rates[:4].unbind(), rates[4:]
 
@@ -71,15 +72,15 @@ class RollingOnDevice(OnDevice):
         norm = self._total(squares, 1).sqrt()
         ok = norm + 0.0 * at_origin <= self._longest
         for batch in batches:
-            decay = groups[batch.flat.group]["weight_decay"]
-            batch.move_centre(steps[batch.flat.group].sum() * decay if decay else None, ok, constraint is not None)
+            own, decay = steps[batch.flat.group], groups[batch.flat.group]["weight_decay"]
+            batch.move_centre(own.sum() * decay if decay else None, ok, is_constrained=constraint is not None)
         if constraint is not None:
             self._project(constraint, [z for batch in batches for z in batch.flat.shaped(batch.z)], ok)
 
         # 6. Its share in the average, and what is kept.
         pull = old["batches"] / (k + 1.0)
         ratio = (beta / old["beta"]).nan_to_num(nan=1.0, posinf=1.0)
-        to_centre = torch.where(ok, pull * ratio - 1.0, self.zero)
+        to_centre = torch.where(ok, pull * ratio - 1.0, self.zero).reshape(())
         row = torch.where(ok, old["batches"] % max(self.pieces - 1, 1), self._own_row)
         for batch in batches:
             batch.finish(ok, 1.0 - pull * beta, to_centre)
@@ -92,7 +93,7 @@ class RollingOnDevice(OnDevice):
             "beta": beta,
             "below": torch.minimum(old["below"], value - bound),
         }
-        self._keep(ok, ok, value, now, {**told, "step_norm": norm, "lower_bound": bound})
+        self._keep(ok, ok, value, more, now, {**told, "step_norm": norm, "lower_bound": bound})
 
     def send(self, bundle: RollingBundle) -> None:
         at_origin = [0.0] * (self.pieces - 1)
@@ -140,41 +141,42 @@ def _aim(
 
 
 class _RollingBatch:
-    """The vectors of one flat at the time of one batch: ``y``, ``z`` and the metric ``D``."""
+    """The vectors of one flat at the time of one batch: ``y - z``, ``z`` and the metric ``D``."""
 
     def __init__(self, flat: Flat, beta2: float, correction: Tensor, eps: Tensor) -> None:
-        self.flat = flat
-        y, self.z = flat.load(), flat.kept["centre"]
+        self.flat, self.z = flat, flat.kept["centre"]
+        self.apart = flat.load().to(flat.precise).sub_(self.z)
         self.G = flat.precise_rows()
-        self.y = y.to(self.G.dtype)
-        self.apart = self.y - self.z
         self.root = torch.hypot(flat.kept["rms"] * math.sqrt(beta2), self.G[-1] * math.sqrt(1.0 - beta2))
-        self.D = torch.addcmul(eps.to(flat.device), self.root, correction.to(flat.device))
+        self.scaled = self.G / torch.addcmul(eps.to(flat.device), self.root, correction.to(flat.device))
+        """The gradients in the metric, ``g_i / D``."""
 
     def products(self) -> Tensor:
         """``<g_i, g_j / D>`` of all pieces, then ``<g_i, z>``; last, for the newest, ``<g, z - y>``."""
-        pairs = [torch.mv(self.G, g / self.D) for g in self.G]
-        at_centre = torch.mv(self.G, self.z.to(self.G.dtype))
-        return torch.cat((*pairs, at_centre, -torch.mv(self.G[-1:], self.apart)))
+        # Not as one product of matrices, which PyTorch may be told to take in TF32.
+        vectors = (*self.scaled, self.z.to(self.G.dtype))
+        return torch.cat((*(torch.mv(self.G, x) for x in vectors), -torch.mv(self.G[-1:], self.apart)))
 
     def find_step(self, steps: Tensor) -> Tensor:
         """The squared length of ``u``, which may not be finite."""
-        self.u = self.flat.combined(steps) / self.D
+        self.u = torch.mv(self.scaled.mT, steps.to(self.flat.device, self.G.dtype))
+        del self.G, self.scaled
         return torch.dot(self.u, self.u).reshape(1)
 
-    def move_centre(self, decay: Tensor | None, ok: Tensor, is_constrained: bool) -> None:
-        u = self.u if decay is None else torch.addcmul(self.u, self.y, decay.to(self.u.device))
-        self.z_before = self.z.clone() if is_constrained else None
-        self.u = torch.where(ok.to(u.device), u, self.flat.zero)
+    def move_centre(self, decay: Tensor | None, ok: Tensor, *, is_constrained: bool) -> None:
+        if decay is not None:
+            decay = decay.to(self.u.device)
+            self.u.addcmul_(self.apart, decay).addcmul_(self.z.to(self.u.dtype), decay)
+        self.before = self.z.clone() if is_constrained else None
+        torch.where(ok.to(self.u.device), self.u, self.flat.zero.to(self.u.dtype), out=self.u)
         self.z.sub_(self.u)
 
     def finish(self, ok: Tensor, with_centre: Tensor, to_centre: Tensor) -> None:
         """``y += with_centre * (z' - z) + to_centre * (y - z)``, wherever a projection has put ``z'``."""
         ok, rms = ok.to(self.z.device), self.flat.kept["rms"]
-        with_centre, to_centre = with_centre.reshape(()).to(rms.device), to_centre.reshape(()).to(rms.device)
-        if self.z_before is not None:  # a projection of what was projected before may differ in the last bit
-            torch.where(ok, self.z, self.z_before, out=self.z)
-            self.u = (self.z_before - self.z).to(self.u.dtype)
-        y = torch.addcmul(self.y, self.u, with_centre, value=-1.0)
-        self.flat.put(torch.addcmul(y, self.apart, to_centre))
+        with_centre, to_centre = with_centre.to(rms.device), to_centre.to(rms.device)
+        if self.before is not None:  # a projection of what was projected before may differ in the last bit
+            torch.where(ok, self.z, self.before, out=self.z)
+            self.u = (self.before - self.z).to(self.u.dtype)
+        self.flat.add(self.apart.mul_(to_centre).addcmul_(self.u, with_centre, value=-1.0))
         torch.where(ok, self.root, rms, out=rms)

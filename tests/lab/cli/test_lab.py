@@ -99,6 +99,16 @@ def test_a_step_on_the_device_takes_as_many_operations_for_any_number_of_tensors
         assert one.on_numbers == other.on_numbers or one.optimizer == "Adam (foreach)"
 
 
+def test_a_step_on_the_device_takes_few_operations():
+    counts = {count.optimizer: count for count in measure_launches(3)}
+    for n in (2, 3, 5, 8):
+        bundle, rolling = counts[f"BORAT, N = {n}"], counts[f"FreeBORAT, N = {n}"]
+        assert bundle.on_parameters <= 11
+        assert rolling.on_parameters <= 18 + n
+        assert bundle.on_numbers <= 81 + 3 * n
+        assert rolling.on_numbers <= 105 + 3 * n
+
+
 @pytest.mark.parametrize(
     ("model", "parameters", "tensors"),
     [("WRN-40-4", 8_972_340, 116), ("ResNet-18", 11_689_512, 62), ("MLP", 19_450, 6)],
