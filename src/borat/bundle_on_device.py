@@ -125,7 +125,7 @@ class BundleOnDevice(OnDevice):
     def _describe(self, told: dict[str, Array]) -> StepInfo:
         bundle = Bundle(self.size, len(told["lr"]), {**self._plain(told), "dropped": 0, "evaluating": False})
         bundle.has_cap = self.has_cap
-        return bundle.describe()
+        return bundle.description()()
 
 
 class _BundleBatch:
