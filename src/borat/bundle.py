@@ -9,8 +9,9 @@ had happened.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,11 @@ def one_or_all(values: Sequence[float]) -> float | tuple[float, ...]:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def are_finite(numbers: Array) -> bool:
+    """Python is faster than NumPy to ask that of a few numbers."""
+    return all(map(math.isfinite, numbers.ravel().tolist()))
+
+
 class Bundle:
     """The arithmetic of BORAT's open bundle.
 
@@ -90,6 +96,8 @@ class Bundle:
     def __init__(self, size: int, groups: int, numbers: Mapping[str, Any] | None = None) -> None:
         pieces = max(size - 1, 1)
         self.size = size
+        self._bounds = min(size - 1, 1)
+        """The number of constant pieces. A bundle of one has none."""
         self.gram = np.zeros((groups, pieces, pieces))
         self.offsets = np.zeros(pieces)
         self.alpha = np.zeros(size)
@@ -108,7 +116,7 @@ class Bundle:
             self._restore(numbers)
         self._start_dual()
         for n in range(self.position):
-            self._dual.add(self._dual_row(n), self.offsets[n])
+            self._dual.add(self._row(n), self.offsets[n])
 
     def numbers(self) -> dict[str, Any]:
         """All of it, as plain numbers and lists."""
@@ -151,30 +159,32 @@ class Bundle:
         self.has_cap = not math.isinf(lr[0])
         self._start_dual()
 
-    def add(self, loss: float, products: Array) -> None:
-        """Append the piece measured at the trial point and solve the dual again.
+    def row(self, loss: float, products: Array) -> Array | None:
+        """The next piece's row of ``Q``, with the bound's zero in front; None if the gradient is too long for it.
 
         Args:
             loss: the loss at the trial point.
             products: ``<g_n, g_k>`` for each group (row) and ``k <= n``.
         """
+        if not (math.isfinite(loss) and are_finite(products)):
+            return None
         n = self.position
-        above_bound = loss - self.lower_bound
         self.gram[:, n, : n + 1] = self.gram[:, : n + 1, n] = products
         if not self.has_cap:
-            self.lr[:] = _polyak_step(above_bound, float(products.sum()))
-        row = self._dual_row(n)
+            self.lr[:] = _polyak_step(loss - self.lower_bound, float(products.sum()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            row = self._row(n)
+        return row if are_finite(row) else None
+
+    def add(self, loss: float, row: Array) -> None:
+        """Append the piece measured at the trial point, with its :meth:`row`, and solve the dual again."""
+        n = self.position
         # The trial point is w - sum of alpha_k * lr * g_k, hence <g_n, trial - w> = -sum of alpha_k * Q[n, k].
-        self.offsets[n] = above_bound + self.alpha[:n] @ row[self._bounds : -1]
+        self.offsets[n] = loss - self.lower_bound + self.alpha[:n] @ row[self._bounds : -1]
         weights = self._dual.add(row, self.offsets[n])
         self.alpha[: n + 1] = weights[self._bounds :]
         self.alpha[n + 1 : n + 1 + self._bounds] = weights[: self._bounds]
         self.position = n + 1
-
-    def can_hold(self, products: Array) -> bool:
-        """Whether the gradient is short enough for its row of ``Q`` to be finite."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            return bool(not self.has_cap or np.isfinite(self.lr @ products).all())
 
     def close(self) -> None:
         """Forget the pieces."""
@@ -185,24 +195,18 @@ class Bundle:
         steps: list[float] = (self.lr[group] * self.alpha[: self.position]).tolist()
         return steps
 
-    def describe(self) -> StepInfo:
-        """The solution, for people and logs."""
-        n, bound = self.position, self.lower_bound
-        alpha = tuple(self.alpha[: n + self._bounds].tolist())
-        support = tuple(i for i, a in enumerate(alpha) if a > 0.0)
-        squared_norms = self.alpha[:n] @ self.gram[:, :n, :n] @ self.alpha[:n]
-        lr = tuple(self.lr.tolist())
-        return StepInfo(
-            alpha=alpha,
-            offsets=tuple((self.offsets[:n] + bound).tolist()) + (bound,) * self._bounds,
-            dual_value=self._dual.value + bound,
-            support=support,
-            kind="ALIG" if support == (0,) and not self.has_cap else kind_of(support, len(alpha)),
-            step_norm=math.sqrt(max(float(self.lr**2 @ squared_norms), 0.0)),
-            lr=one_or_all(lr),
-            step_size=one_or_all([rate * sum(alpha[:n]) for rate in lr]),
-            target=bound if self._bounds else None,
-            gap=float(self.offsets[n - 1]),
+    def description(self) -> Callable[[], StepInfo]:
+        """The solution for people and logs, described when they look, whatever has become of the bundle by then."""
+        n = self.position
+        return partial(
+            _describe,
+            self.alpha[: n + self._bounds].copy(),
+            self.offsets[:n].copy(),
+            self.gram[:, :n, :n].copy(),
+            self.lr.copy(),
+            self.lower_bound,
+            self._dual.value,
+            self.has_cap,
         )
 
     def add_group(self) -> None:
@@ -210,19 +214,36 @@ class Bundle:
         self.gram = np.concatenate((self.gram, np.zeros((1, *self.gram.shape[1:]))))
         self.lr = np.append(self.lr, 0.0)
 
-    @property
-    def _bounds(self) -> int:
-        """The number of constant pieces. A bundle of one has none."""
-        return min(self.size - 1, 1)
-
     def _start_dual(self) -> None:
         self._dual = IncrementalDual(self.size, NumpyDual if self.precise and self.size > 2 else None)
         for _ in range(self._bounds):  # offsets are measured from the bound, which is the first piece of the dual
             self._dual.add(np.zeros(1), 0.0)
 
-    def _dual_row(self, n: int) -> Array:
-        """Row ``n`` of ``Q`` as the dual wants it, with the bound's zero in front."""
-        return np.concatenate((np.zeros(self._bounds), self.lr @ self.gram[:, n, : n + 1]))
+    def _row(self, n: int) -> Array:
+        row = np.zeros(self._bounds + n + 1)
+        row[self._bounds :] = self.lr @ self.gram[:, n, : n + 1]
+        return row
+
+
+def _describe(
+    alpha: Array, offsets: Array, gram: Array, lr: Array, bound: float, dual_value: float, has_cap: bool
+) -> StepInfo:
+    n, weights, rates = len(offsets), tuple(alpha.tolist()), lr.tolist()
+    bounds = len(weights) - n
+    support = tuple(i for i, weight in enumerate(weights) if weight > 0.0)
+    squared_norms = alpha[:n] @ gram @ alpha[:n]
+    return StepInfo(
+        alpha=weights,
+        offsets=tuple((offsets + bound).tolist()) + (bound,) * bounds,
+        dual_value=dual_value + bound,
+        support=support,
+        kind="ALIG" if support == (0,) and not has_cap else kind_of(support, len(weights)),
+        step_norm=math.sqrt(max(float(lr**2 @ squared_norms), 0.0)),
+        lr=one_or_all(rates),
+        step_size=one_or_all([rate * sum(weights[:n]) for rate in rates]),
+        target=bound if bounds else None,
+        gap=float(offsets[-1]),
+    )
 
 
 def _polyak_step(above_bound: float, squared_norm: float) -> float:

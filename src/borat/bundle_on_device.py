@@ -137,7 +137,7 @@ class BundleOnDevice(OnDevice):
         plain = self._plain(told)
         bundle = Bundle(self.size, len(plain["lr"]), {**plain, "dropped": 0, "evaluating": False})
         bundle.has_cap = self.has_cap
-        return bundle.describe()
+        return bundle.description()()
 
 
 class _Masks:

@@ -31,7 +31,7 @@ class CapturableOptimizer(KeepingOptimizer):
     def last_step(self) -> StepInfo | None:
         """What the last completed update did; None before the first."""
         self._look()
-        return self._last_step
+        return super().last_step
 
     @property
     def _bundle(self) -> Numbers:

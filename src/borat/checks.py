@@ -12,7 +12,7 @@ from torch import Tensor
 
 def is_number(x: Any) -> TypeGuard[float]:
     """Whether ``x`` is a real number other than NaN; booleans are none."""
-    return isinstance(x, Real) and not isinstance(x, bool) and not math.isnan(x)
+    return isinstance(x, (float, Real)) and not isinstance(x, bool) and not math.isnan(x)
 
 
 def check_positive(name: str, value: Any) -> None:
@@ -87,5 +87,5 @@ def check_momentum(momentum: Any) -> None:
 def check_loss(loss: Any) -> None:
     if isinstance(loss, Tensor) and loss.numel() != 1:
         raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
-    if not isinstance(loss, Tensor | Real) or (isinstance(loss, Tensor) and loss.is_complex()):
+    if loss.is_complex() if isinstance(loss, Tensor) else not isinstance(loss, (float, Real)):
         raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -165,7 +165,7 @@ class FreeBORAT(LossOptimizer):
         self._warn_of_bound(value, first["lower_bound"])
 
         # 5. and 6. The step, and its share in the average.
-        self._last_step = solution.describe(first["lower_bound"], lr)
+        self._last_step = partial(solution.describe, first["lower_bound"], lr)
         try:
             self._move(views, solution, scale, lr)
         finally:

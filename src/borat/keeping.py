@@ -48,14 +48,14 @@ class KeepingOptimizer(Optimizer):
     process_group: ProcessGroup | None
     reduce_loss: bool
     _numbers: Numbers
-    _last_step: StepInfo | None
+    _last_step: StepInfo | Callable[[], StepInfo] | None
     _warned: set[str]
     _slots: dict[Tensor, Slot]
     _parts: tuple[list[Slot], list[Part]]
     _loading: dict[str, Any] | None
 
-    _COPIED: tuple[str, ...] = ("constraint", "reduce_loss", "_last_step", "_warned")
-    """What a copy takes over besides state and groups."""
+    _COPIED: tuple[str, ...] = ("constraint", "reduce_loss", "_warned")
+    """What a copy takes over besides state, groups and the last step."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._slots = {}
@@ -63,6 +63,13 @@ class KeepingOptimizer(Optimizer):
         self._loading = None
         self._numbers = self._new_bundle(defaults["bundle_size"], 0, None)
         super().__init__(params, defaults)
+
+    @property
+    def last_step(self) -> StepInfo | None:
+        """What the last completed update did; None before the first."""
+        if callable(self._last_step):  # nobody has looked so far
+            self._last_step = self._last_step()
+        return self._last_step
 
     # What each optimizer says of itself
 
@@ -164,7 +171,8 @@ class KeepingOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._write_numbers()
-        return {**super().__getstate__(), **{name: getattr(self, name) for name in self._COPIED}}
+        copied = {name: getattr(self, name) for name in self._COPIED}
+        return {**super().__getstate__(), **copied, "_last_step": self.last_step}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

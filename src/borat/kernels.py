@@ -24,27 +24,30 @@ Term = tuple[float, list[Tensor]]
 """A coefficient and the tensors it applies to."""
 
 
+class Sizes(NamedTuple):
+    """The numbers of elements of tensors: of each, as the kernels want them, and of all."""
+
+    each: bytes
+    total: int
+
+    @classmethod
+    def of(cls, tensors: Iterable[Tensor]) -> Sizes:
+        each = array("q", map(Tensor.numel, tensors))
+        return cls(each.tobytes(), sum(each))
+
+
 class Vector(list[Tensor]):
     """The tensors of a vector, for the time of one call: where they are is looked up once."""
 
-    __slots__ = ("_addresses", "_sizes")
-
-    def __init__(self, tensors: Iterable[Tensor] = ()) -> None:
-        super().__init__(tensors)
-        self._addresses: bytes | None = None
-        self._sizes: array[int] | None = None
+    _addresses: bytes | None = None
+    sizes: Sizes | None = None
+    """Where somebody knows them already."""
 
     @property
     def addresses(self) -> bytes:
         if self._addresses is None:
             self._addresses = _addresses(self)
         return self._addresses
-
-    @property
-    def sizes(self) -> array[int]:
-        if self._sizes is None:
-            self._sizes = array("q", map(Tensor.numel, self))
-        return self._sizes
 
 
 class Metric(NamedTuple):
@@ -194,7 +197,7 @@ def products(left: list[Tensor], terms: Sequence[list[Tensor]]) -> Array:
     shape = _shape(left, len(terms))
     if _library.borat_products(ctypes.byref(shape), _of(left), _of_all(terms), results):
         raise MemoryError("no memory for the partial sums of inner products")
-    return np.array(results, dtype=np.float64)
+    return np.frombuffer(memoryview(results))
 
 
 def measure(pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metric) -> Array:
@@ -205,7 +208,7 @@ def measure(pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metri
     shape, arguments = _shape(weights, n), _metric(pieces, weights, metric)
     if _library.borat_measure(ctypes.byref(shape), ctypes.byref(arguments), results):
         raise MemoryError("no memory for the partial sums of inner products")
-    return np.array(results, dtype=np.float64)
+    return np.frombuffer(memoryview(results))
 
 
 def roll(
@@ -251,16 +254,16 @@ def _metric(pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metri
 
 
 def _shape(tensors: list[Tensor], terms: int) -> _Shape:
-    sizes = (tensors if isinstance(tensors, Vector) else Vector(tensors)).sizes
-    threads, elements = torch.get_num_threads(), sum(sizes)
+    sizes = (tensors.sizes if isinstance(tensors, Vector) else None) or Sizes.of(tensors)
+    threads = torch.get_num_threads() if sizes.total >= _PARALLEL_FROM else 1
     return _Shape(
-        len(sizes),
-        sizes.tobytes(),
+        len(tensors),
+        sizes.each,
         terms,
-        _gomp_parallel if threads > 1 and elements >= _PARALLEL_FROM else None,
+        _gomp_parallel if threads > 1 else None,
         threads,
         tensors[0].dtype == torch.float64,
-        elements >= _LARGE,
+        sizes.total >= _LARGE,
     )
 
 

@@ -81,7 +81,9 @@ class LossOptimizer(CapturableOptimizer):
         Returns:
             The loss.
         """
-        return self._step(closure, loss) if self._is_on_device() else self._step_uncompiled(closure, loss)
+        if torch.compiler.is_compiling() and not self._is_on_device():
+            return self._step_uncompiled(closure, loss)
+        return self._step(closure, loss)
 
     def _step(self, closure: Callable[[], Loss] | None, loss: Loss | None) -> Loss | None:
         if closure is not None and loss is not None:

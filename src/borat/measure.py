@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -46,10 +46,19 @@ class Measure:
 
     def __call__(self, loss: Loss, views: Sequence[View], sums: Sums, columns: int) -> tuple[float, Array]:
         """The loss, and for each parameter group its sums in ``columns``."""
-        value, products = self._gather(loss, views, sums, columns, precise=False)
+        processes = sharding.world_size(self.process_group)
+        if processes > 1 and not self.reduce_loss and not any(view.part.is_sharded for view in views):
+            processes = 1  # for the sums: each has its own
+        found = [sums(view, precise=False) for view in views]
+        if processes == 1 and all(isinstance(vector, np.ndarray) for vector in found):  # of our own, precise kernels
+            return float(sharding.whole(loss) if isinstance(loss, Tensor) else loss), self._by_group(
+                views, found, columns
+            )
+        value, products = self._gather(loss, views, found, columns, processes)
         if math.isfinite(value) and not np.isfinite(products).all():
             # A gradient with large entries may overflow float32 although it is finite.
-            return self._gather(loss, views, sums, columns, precise=True)
+            found = [sums(view, precise=True) for view in views]
+            return self._gather(loss, views, found, columns, processes)
         return value, products
 
     def on_device(self, loss: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,25 +70,26 @@ class Measure:
         dist.all_reduce(numbers, group=self.process_group)
         return numbers[0], numbers[1:].view_as(sums)
 
+    def _by_group(self, views: Sequence[View], found: Sequence[Any], columns: int) -> Array:
+        if self.groups == len(found) == 1:
+            alone: Array = found[0].reshape(1, columns)
+            return alone
+        products = np.zeros((self.groups, columns))
+        for view, vector in zip(views, found, strict=True):
+            products[view.group] += vector
+        return products
+
     def _gather(
-        self, loss: Loss, views: Sequence[View], sums: Sums, columns: int, *, precise: bool
+        self, loss: Loss, views: Sequence[View], found: Sequence[Tensor | Array], columns: int, processes: int
     ) -> tuple[float, Array]:
-        processes = sharding.world_size(self.process_group)
-        summed = processes > 1 and (self.reduce_loss or any(view.part.is_sharded for view in views))
-        found = [sums(view, precise=precise) for view in views]
-        if not summed and all(isinstance(vector, np.ndarray) for vector in found):
-            products = np.zeros((self.groups, columns))
-            for view, vector in zip(views, found, strict=True):
-                products[view.group] += vector
-            return float(sharding.whole(loss) if isinstance(loss, Tensor) else loss), products
         numbers = torch.zeros(self.groups * columns + 1, dtype=torch.float64, device=self.device)
         for view, vector in zip(views, found, strict=True):
             place = slice(view.group * columns, (view.group + 1) * columns)
-            holders = view.part.holders(processes) if summed else 1
+            holders = view.part.holders(processes) if processes > 1 else 1
             numbers[place] += torch.as_tensor(vector).to(self.device) / holders
         # A loss that is averaged already is the same on all processes, so that its mean does not change it.
-        numbers[-1] = self._on_device(loss) / (processes if summed else 1)
-        if summed:
+        numbers[-1] = self._on_device(loss) / processes
+        if processes > 1:
             dist.all_reduce(numbers, group=self.process_group)
         result = np.array(numbers.tolist())
         return float(result[-1]), result[:-1].reshape(self.groups, columns)

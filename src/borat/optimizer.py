@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -131,15 +130,16 @@ class BORAT(LossOptimizer):
             points.clear_rows(view, n)
 
         # 1. The gradient's row of the Gram matrix: earlier rows never change.
-        def row(view: View, *, precise: bool) -> Tensor | Array:
+        def sums(view: View, *, precise: bool) -> Tensor | Array:
             return products(view.gradients, view.rows, view.part.matrices, n, view.backend, precise=precise)
 
-        value, gram_row = self._measure(loss, views, row, n + 1)
+        value, gram_row = self._measure(loss, views, sums, n + 1)
         if n == 0:
             lr = [float(group["lr"]) for group in self.param_groups]
             precise = any(p.dtype in (torch.float64, torch.complex128) for p in self._all_params())
             bundle.open(lr, self.param_groups[0]["lower_bound"], precise=precise)
-        if not (math.isfinite(value) and np.isfinite(gram_row).all() and bundle.can_hold(gram_row)):
+        row = bundle.row(value, gram_row)
+        if row is None:
             self._drop(value)
             return False
         if self.bundle_size > 1:  # alone, a linear piece has no bound
@@ -148,7 +148,7 @@ class BORAT(LossOptimizer):
         # 2. and 3. The new offset needs no weights; the dual over all pieces and the bound.
         for view in views:
             points.join(view, n)
-        bundle.add(value, gram_row)
+        bundle.add(value, row)
 
         # 4. The trial point for the next piece or, with the last one, the new centre.
         if bundle.is_full:
@@ -160,7 +160,7 @@ class BORAT(LossOptimizer):
 
     def _complete(self, views: list[View], *, flush: bool = False) -> None:
         """Move the centre by the step that the bundle found."""
-        self._last_step = self._bundle.describe()
+        self._last_step = self._bundle.description()
         try:
             for view in views:
                 momentum = float(self.param_groups[view.group]["momentum"])

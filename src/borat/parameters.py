@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from borat import sharding
-from borat.kernels import Vector
+from borat.kernels import Sizes, Vector
 from borat.vectors import Backend, backend_for
 
 _ORDINARY = (Tensor, torch.nn.Parameter)
+_dtype = attrgetter("dtype")
 
 
 class Kept(NamedTuple):
@@ -105,7 +106,8 @@ class Slot:
     def gradient(self) -> Tensor:
         """The gradient; zero where the parameter has none this time."""
         grad = self.param.grad
-        if grad is not None and not self.wrapped and grad.dtype == self.dtype and self.is_run(grad):
+        if not self.wrapped and _are_runs([grad], [self.layout], [self.size], self.dtype):
+            assert grad is not None
             return grad
         weights = self.weights
         result = torch.empty_strided(weights.shape, self.layout, dtype=weights.dtype, device=weights.device)
@@ -113,14 +115,6 @@ class Slot:
             return result.zero_()
         grad = sharding.like(grad if grad.layout is torch.strided else grad.to_dense(), self.param)
         return result.copy_(_plain(grad.resolve_conj()))
-
-    def is_run(self, x: Tensor) -> bool:
-        """Whether the elements of ``x`` are in its memory, with the slot's strides and as they are.
-
-        Subclasses that take over PyTorch's operations may have none, or may still wait for it to be filled.
-        """
-        is_ordinary = type(x) in _ORDINARY or type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
-        return is_ordinary and x.stride() == self.layout and x.numel() == self.size and not x.is_neg()
 
     def _fit(self, kept: Kept) -> None:
         """Give a tensor of the state layout, dtype and device of the parameter; a loaded one may have others."""
@@ -145,6 +139,9 @@ class Part:
         self.group = slots[0].group
         self.device = slots[0].param.device
         self.is_sharded = sharding.is_sharded(slots[0].param)
+        self._layouts = [slot.layout for slot in slots]
+        self._sizes = [slot.size for slot in slots]
+        self._sizes_of_vectors = Sizes.of(slot.weights for slot in slots)
         self.kept = {key: [slot.tensors[key] for slot in slots] for key in slots[0].tensors}
         stacks = self.kept.pop("gradients", [])
         self.rows = [list(row) for row in zip(*(stack.unbind() for stack in stacks), strict=True)]
@@ -158,19 +155,29 @@ class Part:
 
     def view(self, *, with_gradients: bool) -> View:
         """Where the weights and, if they are wanted, their gradients are now."""
-        weights = Vector(slot.weights for slot in self.slots)
-        are_runs = all(map(Slot.is_run, self.slots, weights))
+        first = self.slots[0]
+        weights = Vector([slot.weights for slot in self.slots])
+        gradients = Vector(self._gradients() if with_gradients else ())
+        weights.sizes = gradients.sizes = self._sizes_of_vectors
         return View(
             self,
             weights,
-            Vector(slot.gradient() for slot in self.slots) if with_gradients else Vector(),
+            gradients,
             [Vector(row) for row in self.rows],
             {key: Vector(tensors) for key, tensors in self.kept.items()},
-            backend_for(self.device, self.slots[0].dtype, are_runs),
+            backend_for(self.device, first.dtype, _are_runs(weights, self._layouts, self._sizes, first.dtype)),
         )
 
+    def _gradients(self) -> list[Tensor]:
+        """Asked of all at once, as they nearly always are what they should be: :meth:`Slot.gradient` for each."""
+        first = self.slots[0]
+        own: list[Any] = [slot.param.grad for slot in self.slots]
+        if not first.wrapped and _are_runs(own, self._layouts, self._sizes, first.dtype):
+            return own
+        return [slot.gradient() for slot in self.slots]
 
-@dataclass(frozen=True)
+
+@dataclass
 class View:
     """A part at the time of one call. It is dropped with the call, so that no gradient outlives ``zero_grad()``."""
 
@@ -197,6 +204,24 @@ def partition(slots: Iterable[Slot], by: str) -> list[Part]:
     for slot in slots:
         groups.setdefault((slot.key, slot.state.get(by), len(slot.tensors)), []).append(slot)
     return [Part(group) for group in groups.values()]
+
+
+def _are_runs(tensors: Sequence[Any], layouts: list[tuple[int, ...]], sizes: list[int], dtype: torch.dtype) -> bool:
+    """Whether the elements of all tensors are in their memory, with these strides and as they are.
+
+    Subclasses that take over PyTorch's operations may have none, or may still wait for it to be filled.
+    """
+    return (
+        all(map(_has_memory, set(map(type, tensors))))
+        and list(map(Tensor.stride, tensors)) == layouts
+        and list(map(Tensor.numel, tensors)) == sizes
+        and set(map(_dtype, tensors)) == {dtype}
+        and not any(map(Tensor.is_neg, tensors))
+    )
+
+
+def _has_memory(kind: type) -> bool:
+    return kind in _ORDINARY or getattr(kind, "__torch_dispatch__", None) is Tensor.__torch_dispatch__
 
 
 def _plain(x: Tensor) -> Tensor:

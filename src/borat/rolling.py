@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from borat.bundle import StepInfo, kind_of, one_or_all
 from borat.dual import Array
@@ -38,12 +40,12 @@ class Products:
     @classmethod
     def of(cls, sums: Array, pieces: int) -> Products:
         """From the sums of each parameter group."""
-        pairs = pieces * (pieces + 1) // 2
+        pairs = _pairs(pieces)
         total = sums.sum(axis=0)
         return cls(
-            gram=_symmetric(total[:pairs], pieces),
-            lengths=np.stack([_symmetric(row[pairs : 2 * pairs], pieces) for row in sums]),
-            at_centre=total[2 * pairs : -1],
+            gram=total.take(pairs),
+            lengths=sums.take(pairs + pieces * (pieces + 1) // 2, axis=1),
+            at_centre=total[pieces * (pieces + 1) : -1],
             apart=float(total[-1]),
         )
 
@@ -84,6 +86,7 @@ class Solution:
         alpha: the weight of each piece, the target's last.
         values: the value of each piece at the centre, the target's last, measured from the bound.
         eta: the cap of the step.
+        coefficients: ``eta * alpha``: how far the step goes against each piece.
         dual_value: measured from the bound.
         lengths: ``<g_i / D, g_j / D>`` for each parameter group.
         reach: how far later steps are to go.
@@ -92,15 +95,10 @@ class Solution:
     alpha: Array
     values: Array
     eta: float
+    coefficients: list[float]
     dual_value: float
     lengths: Array
     reach: Reach
-
-    @property
-    def coefficients(self) -> list[float]:
-        """``eta * alpha``: how far the step goes against each piece."""
-        steps: list[float] = (self.eta * self.alpha[:-1]).tolist()
-        return steps
 
     @property
     def step_size(self) -> float:
@@ -226,30 +224,31 @@ class RollingBundle:
         """Steps 2 to 4 of the algorithm, for the batch at hand as the newest piece."""
         k = self.batches + 1
         # 2. The values of all pieces at the centre.
-        newest = loss + products.apart
-        values = np.append(np.array(self.at_origin) + products.at_centre[:-1], newest) - lower_bound
+        *slopes, _ = products.at_centre.tolist()
+        values = [value + slope - lower_bound for value, slope in zip(self.at_origin, slopes, strict=True)]
+        values.append(loss + products.apart - lower_bound)
         # 3. The level to aim at, and the cap.
-        at_model, at_centre = max(loss - lower_bound, 0.0), max(float(values[-1]), 0.0)
+        at_model, at_centre = max(loss - lower_bound, 0.0), max(values[-1], 0.0)
         square, warmth = float(products.gram[-1, -1]), 1.0 - beta**k
         reach, gap = self.reach.after(k, warmth, at_model, at_centre, square)
         if aim is None:
-            target = float(values[-1]) - AIM * warmth * gap
+            target = values[-1] - AIM * warmth * gap
             eta = min(_ratio(gap, square), reach.polyak_step)
         else:
             target = at_centre * (1.0 - aim * warmth)
             eta = _ratio(at_centre, square)
         # 4. The dual. The constant piece has a zero row.
         n = len(values)
-        Q, b = np.zeros((n + 1, n + 1)), np.append(values, target)
+        Q, b = np.zeros((n + 1, n + 1)), np.array([*values, target])
         with np.errstate(over="ignore", invalid="ignore"):
             Q[:n, :n] = eta * products.gram
         if eta == 0.0:
-            alpha, dual_value = np.append(np.zeros(n), 1.0), target
+            alpha, dual_value = np.eye(n + 1)[-1], target
         elif np.isfinite(Q).all():
             alpha, dual_value = maximise(Q, b)
         else:
             alpha, dual_value = np.full(n + 1, math.nan), math.nan
-        return Solution(alpha, b, eta, dual_value, products.lengths, reach)
+        return Solution(alpha, b, eta, (eta * alpha[:-1]).tolist(), dual_value, products.lengths, reach)
 
     def keep(self, loss: float, products: Products, solution: Solution, beta: float) -> None:
         """Take the batch: its piece is kept, the oldest leaves."""
@@ -260,10 +259,13 @@ class RollingBundle:
         self.beta = beta
 
 
-def _symmetric(lower: Array, size: int) -> Array:
-    matrix = np.zeros((size, size))
-    matrix[np.tril_indices(size)] = lower
-    return matrix + np.tril(matrix, -1).T
+@cache
+def _pairs(size: int) -> npt.NDArray[np.intp]:
+    """Where a symmetric matrix finds its entries in the rows of its lower triangle."""
+    i, j = np.indices((size, size))
+    high, low = np.maximum(i, j), np.minimum(i, j)
+    places: npt.NDArray[np.intp] = high * (high + 1) // 2 + low
+    return places
 
 
 def _ratio(gap: float, squared_norm: float) -> float:
