@@ -18,7 +18,6 @@ from borat.bundle import StepInfo, kind_of, one_or_all
 from borat.dual import Array
 from borat.dual import maximise as maximise
 
-
 AIM = 0.5
 """How far a step aims where nobody says it."""
 
