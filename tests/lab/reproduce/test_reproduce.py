@@ -215,6 +215,9 @@ def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
     ours = shown.experiment.ours["SGD"]["digits"]
     assert (ours.mean, ours.std, ours.runs) == (pytest.approx(0.7), pytest.approx(0.1), 3)
     assert shown.experiment.paper == {"SGD": {"digits": 0.9}, "ALI-G": {"digits": 0.955}, "SGD†": {"digits": 0.91}}
+    shown.experiment.write(tmp_path)
+    (task,) = group(collect(tmp_path))
+    assert task.best["SGD"].config == middle, "the report shows what was chosen: lower than another over further seeds"
 
 
 def test_a_method_that_always_diverges_has_no_number(tmp_path, spec):

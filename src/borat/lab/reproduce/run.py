@@ -20,10 +20,10 @@ import pandas as pd
 from borat.lab import data
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
-from borat.lab.metrics import METRICS, best
+from borat.lab.metrics import METRICS
 from borat.lab.reproduce.plan import Cell, plan
 from borat.lab.reproduce.spec import Spec, Study
-from borat.lab.store.records import as_table
+from borat.lab.store.records import as_table, best_setting
 from borat.lab.store.run import Metrics, Run
 from borat.lab.sweeps.engines.base import Engine
 from borat.lab.sweeps.progress import Watch
@@ -223,7 +223,7 @@ def check_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
 
 def choose(spec: Spec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
     """The best configuration, if any works; in a grid with each seed."""
-    settings = _over_seeds(_rows(spec, cell, runs, cell.configs), cell.configs)
-    working = settings.index[settings.works]
-    chosen = best(working, lambda setting: float(settings.score[setting]), spec.select_on_in(cell.column))
+    seeds = _rows(spec, cell, runs, cell.configs).groupby(pd.Index(map(_setting, cell.configs)), sort=False)
+    working = {str(setting): found for setting, found in seeds if found.works.all()}
+    chosen = best_setting(working, spec.select_on_in(cell.column))
     return [config for config in cell.configs if _setting(config) == chosen]
