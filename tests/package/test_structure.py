@@ -26,9 +26,7 @@ ORDER = (
 )
 """Each part of the lab may import those of the lines above it, and none of its own line."""
 REPORT_SEES = {"config", "figures", "files", "methods", "metrics", "robustness", "store"}
-WRITES = re.compile(
-    r"\.(write_text|write_bytes|savefig|to_parquet)\(|torch\.save\(|open\(.[wax]b?.[,)]|SummaryWriter\("
-)
+WRITES = re.compile(r"\.(write_text|write_bytes|savefig|to_parquet)\(|torch\.save\(|open\(.[wax]b?.[,)]|Summary\w+\(")
 
 
 def imports_of(path: Path) -> set[str]:
