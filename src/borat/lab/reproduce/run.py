@@ -23,7 +23,7 @@ from borat.lab.files import pick
 from borat.lab.metrics import METRICS
 from borat.lab.reproduce.plan import Cell, plan
 from borat.lab.reproduce.spec import Spec, Study
-from borat.lab.store.records import as_table, best_setting
+from borat.lab.store.records import as_table, best_setting, read_runs
 from borat.lab.store.run import Metrics, Run
 from borat.lab.sweeps.engines.base import Engine
 from borat.lab.sweeps.progress import Watch
@@ -151,12 +151,11 @@ def _defaults(cell: Cell) -> list[RunConfig]:
 
 def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None) -> pd.DataFrame:
     """What runs measured; ``errors`` has the tracebacks of those that failed."""
-    told = errors or [""] * len(configs)
-    runs = as_table(
-        (config.digest, config, Metrics("failed") if error else Run(folder / config.digest).metrics)
-        for config, error in zip(configs, told, strict=True)
-    )
-    return runs.assign(error=list(told))
+    told = dict(zip((config.digest for config in configs), errors or [""] * len(configs), strict=True))
+    kept = read_runs(folder, [name for name, error in told.items() if not error])
+    failed = as_table((config.digest, config, Metrics("failed")) for config in configs if told[config.digest])
+    runs = pd.concat([table for table in (kept, failed) if len(table)])
+    return runs.loc[list(told)].assign(error=list(told.values()))
 
 
 def judged(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
