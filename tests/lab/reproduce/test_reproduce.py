@@ -19,7 +19,7 @@ from borat.lab.reproduce.costs import estimate
 from borat.lab.reproduce.page import report
 from borat.lab.reproduce.plan import Cell, plan
 from borat.lab.reproduce.reading import load_spec, read_spec, spec_names
-from borat.lab.reproduce.run import CellResult, Result, judged, missing_runs, reproduce
+from borat.lab.reproduce.run import CellResult, Result, judged, missing_runs, read_results, reproduce
 from borat.lab.reproduce.spec import Claim
 from borat.lab.reproduce.tables import paper_text
 from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
@@ -230,6 +230,16 @@ def test_a_method_that_always_diverges_has_no_number(tmp_path, spec):
     assert "| SGD (SGD*) | diverged | 90 |" in shown
     assert "| ALI-G | 10.0 ± 0.00 (1 of 3 seeds diverged) | 95.5 ± 0.2 |" in shown
     assert report(result, "").experiment.ours["SGD"]["digits"].mean is None
+
+
+def test_a_run_that_failed_keeps_its_place_and_its_traceback(tmp_path):
+    first, second, third = (RunConfig(lr=lr) for lr in (0.1, 1.0, 10.0))
+    store(tmp_path, second, [0.9], 0.8)
+    runs = judged(read_results(tmp_path, [first, second, third], ["why", "", "why not"]), "test_accuracy", "train_loss")
+    assert list(runs.index) == [first.digest, second.digest, third.digest]
+    assert list(runs.status) == ["failed", "finished", "failed"]
+    assert (list(runs.error), list(runs.works)) == (["why", "", "why not"], [False, True, False])
+    assert list(read_results(tmp_path, [first], ["why"]).status) == ["failed"], "there need be none that worked"
 
 
 def test_the_smallest_training_loss_is_chosen(tmp_path):
