@@ -329,12 +329,15 @@ def test_capturable_is_a_choice():
 
 # Compiled
 
+NEW_COMPILER = hasattr(torch._dynamo.config, "trace_autograd_ops")
+"""That of PyTorch 2.6 compiles no backward pass, and tells that something is raised within a step, but not what."""
+
 
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
 @pytest.mark.parametrize("whole", [False, True], ids=["step", "training step"])
 def test_compiles_to_one_graph(name, whole):
     """The first step makes the state; then one graph takes all others."""
-    if whole and not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+    if whole and not NEW_COMPILER:
         pytest.skip("this PyTorch compiles no backward pass")
     torch._dynamo.reset()
     eager, compiled = (both(name, constraint=L2Ball(1.5))[1] for _ in range(2))
@@ -370,5 +373,6 @@ def test_the_first_step_is_not_compiled():
     _, device = both("FreeBORAT3")
     for p in device.model.parameters():
         p.grad = torch.ones_like(p)
-    with pytest.raises(Exception, match="take one step before a compiled one"):
+    told = "take one step before a compiled one" if NEW_COMPILER else "missing: WITH_EXCEPT_START"
+    with pytest.raises(Exception, match=told):
         torch.compile(lambda: device.step(loss=1.0), fullgraph=True, backend="aot_eager")()
