@@ -1,4 +1,7 @@
-"""Checks of arguments: each error names the argument, its value and what is allowed."""
+"""Checks of arguments: each error names the argument, its value and what is allowed.
+
+Several types are a tuple: a step on the device may be compiled, and PyTorch 2.6's compiler knows no unions.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def check_finite_lr(lr: Any) -> None:
 
 def check_betas(betas: Any) -> None:
     """Gradients are measured between centre and average; at the centre itself, the average would be lost."""
-    if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(is_number(beta) for beta in betas):
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(is_number(beta) for beta in betas):
         raise ValueError(f"betas must be two numbers, got {betas!r}")
     if not 0.0 < betas[0] < 1.0 or not 0.0 <= betas[1] < 1.0:
         raise ValueError(f"betas must be in (0, 1) and [0, 1), got {betas!r}")
@@ -87,5 +90,5 @@ def check_momentum(momentum: Any) -> None:
 def check_loss(loss: Any) -> None:
     if isinstance(loss, Tensor) and loss.numel() != 1:
         raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
-    if loss.is_complex() if isinstance(loss, Tensor) else not isinstance(loss, (float, Real)):
+    if not isinstance(loss, (Tensor, float, Real)) or (isinstance(loss, Tensor) and loss.is_complex()):
         raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")

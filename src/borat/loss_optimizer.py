@@ -96,7 +96,8 @@ class LossOptimizer(CapturableOptimizer):
                 self._initialise_state()
                 return None
             self._check_training()
-            self._observed = Observed()
+            if self._observed.total is not None:  # PyTorch 2.6's compiler can set no attribute of an optimizer
+                self.forget_observed()
             self._take_batch(told)
             return told
         self._check_training()

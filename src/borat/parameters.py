@@ -144,7 +144,8 @@ class Part:
         self._sizes_of_vectors = Sizes.of(slot.weights for slot in slots)
         self.kept = {key: [slot.tensors[key] for slot in slots] for key in slots[0].tensors}
         stacks = self.kept.pop("gradients", [])
-        self.rows = [list(row) for row in zip(*(stack.unbind() for stack in stacks), strict=True)]
+        unbound = [stack.unbind() for stack in stacks]  # none: PyTorch 2.6's compiler finds no end in zip()
+        self.rows = [list(row) for row in zip(*unbound, strict=True)] if unbound else []
         """The kept gradients, each as a list of tensors."""
         self.matrices = [stack.as_strided((len(stack), _size(stack)), (stack.stride(0), 1)) for stack in stacks]
         """The kept gradients of each slot, as the rows of a matrix."""

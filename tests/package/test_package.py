@@ -13,6 +13,8 @@ from typer.main import get_command
 
 import borat
 from borat.lab.cli import app
+from borat.lab.config import LOSSES, SCHEDULES
+from borat.lab.methods import METHODS
 from processes import run_program
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +47,12 @@ def test_public_names():
     assert all(hasattr(borat, name) for name in borat.__all__)
     assert set(borat.__all__) <= set(dir(borat))
     assert not hasattr(borat, "SGD")
+
+
+def test_the_choices_in_the_docs_are_those_there_are():
+    rows = dict(re.findall(r"^\| `--(\w+)` \| (.*) \|$", (ROOT / "docs" / "lab.md").read_text(encoding="utf-8"), re.M))
+    for flag, known in (("optimizer", METHODS), ("loss", LOSSES), ("schedule", SCHEDULES)):
+        assert sorted(rows[flag].split(", ")) == sorted(known)
 
 
 def pages() -> list[str]:

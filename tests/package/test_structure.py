@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -25,6 +26,7 @@ ORDER = (
 )
 """Each part of the lab may import those of the lines above it, and none of its own line."""
 REPORT_SEES = {"config", "figures", "files", "methods", "metrics", "robustness", "store"}
+WRITES = re.compile(r"\.(write_text|write_bytes|savefig|to_parquet)\(|torch\.save\(|open\(.[wax]b?.[,)]|Summary\w+\(")
 
 
 def imports_of(path: Path) -> set[str]:
@@ -64,6 +66,15 @@ def test_the_core_never_imports_the_lab():
     for path in SOURCE.rglob("*.py"):
         if LAB not in path.parents and path.name != "__main__.py":
             assert not any(name.startswith("borat.lab") for name in imports_of(path)), path
+
+
+def test_files_are_written_in_one_way():
+    """Whole or not at all, by ``write_atomically``; what else writes is known, and says why."""
+    sources = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    assert {name for name, text in sources.items() if WRITES.search(text)} == {
+        *("lab/files.py", "lab/figures.py", "lab/data/cache.py", "lab/store/run.py"),  # what they write is given to it
+        *("lab/store/lock.py", "lab/sweeps/jobs.py", "lab/training/tensorboard.py"),  # a lock, and what grows
+    }
 
 
 def test_no_class_has_the_name_of_another():

@@ -40,7 +40,7 @@ MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "penta
 DASHES = ("solid", "dash", "dot", "dashdot")
 HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
 
-KINDS = ("SGD", "ALIG", "ESGD", "EALIG", "MAX2", "MAX3", "ZERO")
+STEP_KINDS = ("SGD", "ALIG", "ESGD", "EALIG", "MAX2", "MAX3", "ZERO")
 """The paper's kinds of step, in the order they are stacked in."""
 
 
@@ -80,10 +80,10 @@ class KindStyle:
 
 def kind_styles(kinds: Iterable[str]) -> dict[str, KindStyle]:
     """In the order of stacking: the paper's kinds first. A kind has the same look wherever it is drawn."""
-    others = sorted(set(kinds) - set(KINDS))
+    others = sorted(set(kinds) - set(STEP_KINDS))
     styles, colours = {}, list(COLOURS.values())
-    for kind in (*KINDS, *others):
-        i = KINDS.index(kind) if kind in KINDS else len(KINDS) + _place(kind)
+    for kind in (*STEP_KINDS, *others):
+        i = STEP_KINDS.index(kind) if kind in STEP_KINDS else len(STEP_KINDS) + _place(kind)
         styles[kind] = KindStyle(*colours[(i + 1) % len(colours)], HATCHES[i % len(HATCHES)])
     return styles
 
@@ -94,7 +94,7 @@ def _place(kind: str) -> int:
     return 2 * int(pieces[1]) + kind.endswith("bound") if pieces else 0
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Iterable[str]) -> list[Path]:
+def save(figure: Figure, folder: Path, name: str, formats: Iterable[str], dpi: int = 150) -> list[Path]:
     """Write the figure once for each format; the paths."""
     paths = [folder / f"{name}.{kind}" for kind in formats]
     for path in paths:
@@ -103,7 +103,7 @@ def save(figure: Figure, folder: Path, name: str, formats: Iterable[str]) -> lis
         write_atomically(
             path,
             lambda file, kind=kind, metadata=metadata: figure.savefig(  # type: ignore[misc]
-                file, dpi=150, format=kind, metadata=metadata
+                file, dpi=dpi, format=kind, metadata=metadata
             ),
         )
     return paths

@@ -14,9 +14,9 @@ T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Field(strict=False)]
 """A list in a file, a tuple here."""
 
-KINDS = {"int": "of type int", "float": "of type float", "string": "of type str", "bool": "of type bool"}
-KINDS |= {"tuple": "a list", "dict": "a table", "model": "a table"}
-"""What pydantic's errors are about."""
+WANTED = {"int": "of type int", "float": "of type float", "string": "of type str", "bool": "of type bool"}
+WANTED |= {"tuple": "a list", "dict": "a table", "model": "a table"}
+"""By what pydantic's errors are about."""
 
 
 class Settings(BaseModel):
@@ -54,6 +54,6 @@ def _unknown(name: str, model: type[BaseModel]) -> str:
 
 
 def _wanted(found: ErrorDetails, model: type[BaseModel]) -> str:
-    kind = KINDS.get(found["type"].partition("_")[0], found["msg"])
+    kind = WANTED.get(found["type"].partition("_")[0], found["msg"])
     field = model.model_fields.get(str(found["loc"][0]))
     return f"{kind} or none" if field is not None and NoneType in get_args(field.annotation) else kind

@@ -81,7 +81,7 @@ def test_one_file_for_each_table_and_figure():
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.parametrize("scale", ["full", "mini"])
 def test_every_configuration_can_be_built(name, scale):
-    cells = plan(load_spec(name), scale)
+    cells = plan(load_spec(name).at(scale))
     configs = {config for cell in cells for config in cell.configs}
     tiny = nn.Linear(2, 2)
     for data, model, dropout in {(c.data, c.model, c.dropout) for c in configs}:
@@ -97,16 +97,16 @@ def test_every_configuration_can_be_built(name, scale):
 @pytest.mark.parametrize("name", spec_names())
 def test_mini_scale_takes_minutes(name):
     spec = load_spec(name)
-    assert estimate(spec, "mini").cpu_minutes <= (120 if spec.kind == "scoreboard" else 30)
+    assert estimate(spec.at("mini")).cpu_minutes <= (120 if spec.kind == "scoreboard" else 30)
     assert spec.mini.differences, "what is smaller must be said"
-    assert estimate(spec, "full").gpu_hours >= estimate(spec, "mini").gpu_hours
+    assert estimate(spec.at("full")).gpu_hours >= estimate(spec.at("mini")).gpu_hours
 
 
 # The protocol
 
 
 def cell(name: str, method: str, column: str, scale: str = "full"):
-    return next(c for c in plan(load_spec(name), scale) if (c.method, c.column) == (method, column))
+    return next(c for c in plan(load_spec(name).at(scale)) if (c.method, c.column) == (method, column))
 
 
 def values(cell, key: str) -> list:
@@ -115,7 +115,7 @@ def values(cell, key: str) -> list:
 
 def test_robustness_grids():
     for name in (n for n in spec_names() if n.startswith("robustness-") and "fashion" not in n):
-        for c in plan(load_spec(name), "full"):
+        for c in plan(load_spec(name).at("full")):
             assert len(c.configs) == 20
             assert values(c, "radius") == [50, 100, 150, 200, 250]
             assert values(c, "lr") == [0.01, 0.1, 1, 10]
@@ -132,13 +132,13 @@ INTERPOLATING = [n for n in spec_names() if n.startswith(("robustness-cifar100",
 @pytest.mark.parametrize("name", INTERPOLATING)
 def test_mini_grids_have_all_methods_with_two_seeds_in_twenty_minutes(name):
     spec = load_spec(name)
-    cells = plan(spec, "mini")
+    cells = plan(spec.at("mini"))
     assert [c.method for c in cells] == ["SGD", "ALI-G", "BORAT3", "BORAT5", "FreeBORAT3"]
     for c in cells:
         assert (len(c.configs), values(c, "seed"), values(c, "lr")) == (24, [0, 1], [0.01, 0.1, 1, 10])
         assert len(values(c, "radius")) == 3
     assert METHODS["free-borat"].lr in values(cells[-1], "lr"), "what it is meant to be left at"
-    assert estimate(spec, "mini").cpu_minutes <= 20
+    assert estimate(spec.at("mini")).cpu_minutes <= 20
 
 
 def test_cifar_grids():
@@ -152,7 +152,7 @@ def test_cifar_grids():
     assert values(dense, "batch_size") == [64, 128, 256]
     assert len(values(cell("cifar", "AdamW", "CIFAR-10 DN"), "weight_decay")) > 1
     assert values(cell("cifar", "DFW", "CIFAR-10 DN"), "loss") == ["smooth-hinge"]
-    assert load_spec("cifar").seeds_at("full") == (0, 1, 2)
+    assert load_spec("cifar").at("full").seeds == (0, 1, 2)
 
 
 def test_svhn_and_snli_protocols():
@@ -161,16 +161,16 @@ def test_svhn_and_snli_protocols():
     assert (values(sgd, "epochs"), values(sgd, "dropout"), values(sgd, "model")) == ([160], [0.4], ["wrn-16-4"])
     assert values(cell("svhn", "BORAT3", "SVHN"), "radius") == [100]
     assert values(cell("svhn", "L4Adam", "SVHN"), "lr") == [0.0015, 0.015, 0.15]
-    snli = plan(load_spec("snli"), "full")
+    snli = plan(load_spec("snli").at("full"))
     assert [c.column for c in snli if c.method == "DFW"] == ["SVM"]
     assert values(cell("snli", "SGD", "CE"), "schedule") == ["plateau"]
     assert {(c.epochs, c.batch_size, c.model) for s in snli for c in s.configs} == {(20, 64, "infersent")}
-    assert {c.train_split for s in plan(load_spec("snli"), "mini") for c in s.configs} == {"validation"}
+    assert {c.train_split for s in plan(load_spec("snli").at("mini")) for c in s.configs} == {"validation"}
 
 
 def test_comparisons_have_every_optimizer_at_its_recommended_rate():
     for name in ("compare-cifar100", "compare-fashion-mnist"):
-        cells = plan(load_spec(name), "mini")
+        cells = plan(load_spec(name).at("mini"))
         found = {c.configs[0].optimizer: c for c in cells}
         assert set(METHODS) - set(found) == {"nadamw", "schedule-free-adamw"}, "they are in the scoreboard"
         for optimizer, c in found.items():
@@ -223,16 +223,16 @@ def test_run_time_ratios_are_the_papers():
 
 def test_layers_replace_what_is_below(tmp_path):
     spec = read_spec(write(tmp_path, SMALL))
-    assert spec.layer("full", "SGD", "A") == Layer(
-        {"epochs": 2, "loss": "ce", "optimizer": "sgd", "weight_decay": 0.1}, {"lr": [0.1, 1.0]}
+    full, mini = spec.at("full").layers, spec.at("mini").layers
+    assert full["SGD", "A"] == Layer(
+        {"epochs": 2, "loss": "ce", "optimizer": "sgd", "weight_decay": 0.1, "seed": 0}, {"lr": [0.1, 1.0]}
     )
-    assert spec.layer("full", "SGD", "B").grid == {"lr": [0.1, 1.0], "weight_decay": [0.2, 0.3]}
-    assert spec.layer("full", "DFW", "A") is None
-    fixed = spec.layer("full", "DFW", "B")
-    assert (fixed.settings["lr"], fixed.grid) == (5.0, {})
-    small = spec.layer("mini", "DFW", "B")
+    assert full["SGD", "B"].grid == {"lr": [0.1, 1.0], "weight_decay": [0.2, 0.3]}
+    assert ("DFW", "A") not in full
+    assert (full["DFW", "B"].settings["lr"], full["DFW", "B"].grid) == (5.0, {})
+    small = mini["DFW", "B"]
     assert (small.settings["epochs"], small.grid) == (7, {"lr": [6.0, 7.0]}), "a column's mini table is over the common"
-    assert spec.layer("mini", "SGD", "A").settings["epochs"] == 1
+    assert mini["SGD", "A"].settings["epochs"] == 1
     assert spec.paper["SGD"]["B"].std == 0.002, "accuracies are between 0 and 1 inside"
 
 
@@ -291,6 +291,6 @@ def test_costs_add_up():
     trained, validated = 200 * 45_000, (200 * 5_000 + 10_000 + 45_000) / 3
     assert gpu_seconds(config) == pytest.approx((trained + validated) * 7.79 / GPU_RATE)
     assert pytest.approx(51.0) == 45_000 * 7.79 / GPU_RATE, "the paper's epoch"
-    cost = estimate(load_spec("cifar-variance"), "full")
+    cost = estimate(load_spec("cifar-variance").at("full"))
     assert (cost.runs, cost.passes) == (36, 3 * (6 * 200 + 6 * 300))
-    assert estimate(load_spec("robustness-cifar100-ce"), "full").passes == 100 * 200
+    assert estimate(load_spec("robustness-cifar100-ce").at("full")).passes == 100 * 200

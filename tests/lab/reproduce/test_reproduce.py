@@ -19,7 +19,7 @@ from borat.lab.reproduce.costs import estimate
 from borat.lab.reproduce.page import report
 from borat.lab.reproduce.plan import Cell, plan
 from borat.lab.reproduce.reading import load_spec, read_spec, spec_names
-from borat.lab.reproduce.run import CellResult, Result, judged, missing_runs, reproduce
+from borat.lab.reproduce.run import CellResult, Result, judged, missing_runs, read_results, reproduce
 from borat.lab.reproduce.spec import Claim
 from borat.lab.reproduce.tables import paper_text
 from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
@@ -103,9 +103,9 @@ def spec(tmp_path):
 def test_every_experiment_end_to_end(name, toy_runs):
     spec = load_spec(name)
     changes = dict(TOY) if spec.kind != "grid" else {**TOY, "radius": 20.0, "lr": [0.1, 1.0]}
-    result = reproduce(spec, "mini", toy_runs, changes=changes, engine=Inline())
+    result = reproduce(spec.at("mini", changes=changes), toy_runs, engine=Inline())
     assert [(c.cell.method, c.cell.column) for c in result.cells] == [
-        (c.method, c.column) for c in plan(spec, "mini", changes=changes)
+        (c.method, c.column) for c in plan(spec.at("mini", changes=changes))
     ]
     assert not list(result.runs.error[result.runs.status == "failed"])
     assert sum(c.status == "finished" for c in result.cells) > len(result.cells) / 2
@@ -141,7 +141,7 @@ def test_on_cifar_files(tmp_path, cache):
     changes = {"model": "logistic", "train_limit": 40, "epochs": 1, "lr": 0.1, "radius": 10.0, "seed": 3}
     spec = load_spec("robustness-cifar100-noise50")
     result = reproduce(
-        spec, "mini", tmp_path / "runs", methods=["BORAT3"], changes=changes, data_dir=tmp_path, engine=Inline()
+        spec.at("mini", methods=["BORAT3"], changes=changes), tmp_path / "runs", data_dir=tmp_path, engine=Inline()
     )
     (run,) = result.runs.itertuples()
     assert run.works
@@ -159,7 +159,7 @@ def test_on_snli_files(tmp_path, cache):
     spec = load_spec("snli")
     changes = {"model": "infersent-4", "epochs": 1, "lr": 0.1}
     result = reproduce(
-        spec, "mini", tmp_path / "runs", methods=["DFW", "SGD"], changes=changes, data_dir=tmp_path, engine=Inline()
+        spec.at("mini", methods=["DFW", "SGD"], changes=changes), tmp_path / "runs", data_dir=tmp_path, engine=Inline()
     )
     assert [(c.cell.method, c.cell.column, c.status) for c in result.cells] == [
         ("SGD", "CE", "finished"),
@@ -170,7 +170,7 @@ def test_on_snli_files(tmp_path, cache):
 
 def test_missing_data_is_told_before_anything_runs(tmp_path):
     with pytest.raises(OSError, match="cifar100 needs"):
-        reproduce(load_spec("robustness-cifar100-ce"), "mini", tmp_path, data_dir=tmp_path, engine=Nothing())
+        reproduce(load_spec("robustness-cifar100-ce").at("mini"), tmp_path, data_dir=tmp_path, engine=Nothing())
 
 
 # The choice
@@ -188,22 +188,22 @@ def store(
 
 
 def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
-    sgd, alig = plan(spec, "mini")
+    sgd, alig = plan(spec.at("mini"))
     low, middle, high = sgd.configs
     store(tmp_path, low, [0.99, 0.70], 0.95)  # the best epoch and the best test accuracy, but not after the last epoch
     store(tmp_path, middle, [0.10, 0.80], 0.60)
     store(tmp_path, high, [0.99, 0.99], 0.99, "diverged")
     store(tmp_path, alig.configs[0], [0.50, 0.50], 0.50)
     repeats = [(middle, (0.70, 0.80)), (alig.configs[0], (0.40, 0.60))]
-    assert missing_runs(spec, "mini", tmp_path) == [c.replace(seed=seed) for c, _ in repeats for seed in (1, 2)]
+    assert missing_runs(spec.at("mini"), tmp_path) == [c.replace(seed=seed) for c, _ in repeats for seed in (1, 2)]
     for config, tests in repeats:
         for seed, test in enumerate(tests, start=1):
             store(tmp_path, config.replace(seed=seed), [0.5, 0.5], test)
-    result = reproduce(spec, "mini", tmp_path, engine=Nothing())
+    result = reproduce(spec.at("mini"), tmp_path, engine=Nothing())
     cell = result.cell("SGD", "digits")
     assert configs_of(cell.chosen) == [middle.replace(seed=seed) for seed in (0, 1, 2)]
     assert (cell.mean, cell.std) == (pytest.approx(0.7), pytest.approx(0.1))
-    assert missing_runs(spec, "mini", tmp_path) == []
+    assert missing_runs(spec.at("mini"), tmp_path) == []
     shown = report(result, "borat reproduce small --data-dir DATA")
     assert "| SGD (SGD*) | 70.0 ± 10.00 | 90 |" in shown.markdown
     assert "| ALI-G | 50.0 ± 10.00 | 95.5 ± 0.2 |" in shown.markdown
@@ -216,29 +216,42 @@ def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
     ours = shown.experiment.ours["SGD"]["digits"]
     assert (ours.mean, ours.std, ours.runs) == (pytest.approx(0.7), pytest.approx(0.1), 3)
     assert shown.experiment.paper == {"SGD": {"digits": 0.9}, "ALI-G": {"digits": 0.955}, "SGD†": {"digits": 0.91}}
+    shown.experiment.write(tmp_path)
+    (task,) = group(collect(tmp_path))
+    assert task.best["SGD"].config == middle, "the report shows what was chosen: lower than another over further seeds"
 
 
 def test_a_method_that_always_diverges_has_no_number(tmp_path, spec):
-    sgd, alig = plan(spec, "mini")
+    sgd, alig = plan(spec.at("mini"))
     for config in (*sgd.configs, *(alig.configs[0].replace(seed=seed) for seed in (0, 1, 2))):
         status = "diverged" if config.optimizer == "sgd" or config.seed == 2 else "finished"
         store(tmp_path, config, [math.nan if status == "diverged" else 0.5], 0.1, status)
-    result = reproduce(spec, "mini", tmp_path, engine=Nothing())
+    result = reproduce(spec.at("mini"), tmp_path, engine=Nothing())
     shown = report(result, "").markdown
     assert "| SGD (SGD*) | diverged | 90 |" in shown
     assert "| ALI-G | 10.0 ± 0.00 (1 of 3 seeds diverged) | 95.5 ± 0.2 |" in shown
     assert report(result, "").experiment.ours["SGD"]["digits"].mean is None
 
 
+def test_a_run_that_failed_keeps_its_place_and_its_traceback(tmp_path):
+    first, second, third = (RunConfig(lr=lr) for lr in (0.1, 1.0, 10.0))
+    store(tmp_path, second, [0.9], 0.8)
+    runs = judged(read_results(tmp_path, [first, second, third], ["why", "", "why not"]), "test_accuracy", "train_loss")
+    assert list(runs.index) == [first.digest, second.digest, third.digest]
+    assert list(runs.status) == ["failed", "finished", "failed"]
+    assert (list(runs.error), list(runs.works)) == (["why", "", "why not"], [False, True, False])
+    assert list(read_results(tmp_path, [first], ["why"]).status) == ["failed"], "there need be none that worked"
+
+
 def test_the_smallest_training_loss_is_chosen(tmp_path):
     spec = load_spec("cifar100-training")
     changes = {key: value for key, value in TOY.items() if key != "lr"}
     chosen = {"methods": ["Adam"], "columns": ["WRN"], "changes": changes}
-    first, second, third = plan(spec, "mini", **chosen)[0].configs
+    first, second, third = plan(spec.at("mini", **chosen))[0].configs
     store(tmp_path, first, [0.2, 0.3, 0.6], 0.9)
     store(tmp_path, second, [0.3, 0.5, 0.7], 0.1, fit_accuracy=0.985)
     store(tmp_path, third, [0.2, 0.3, 0.4], 0.9)
-    result = reproduce(spec, "mini", tmp_path, **chosen, engine=Nothing())
+    result = reproduce(spec.at("mini", **chosen), tmp_path, engine=Nothing())
     (cell,) = result.cells
     assert cell.config == second
     assert "| Adam | WRN | 0.7 | 0.5 | 0.3 | 0.3 | 98.5 |" in report(result, "").markdown, "the training accuracy, too"
@@ -247,12 +260,12 @@ def test_the_smallest_training_loss_is_chosen(tmp_path):
 
 
 def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
-    grid = spec.model_copy(update={"kind": "grid", "seeds": (0, 1)})
-    sgd, alig = plan(grid, "mini")
+    grid = spec.model_copy(update={"kind": "grid", "seeds": (0, 1)}).at("mini")
+    sgd, alig = plan(grid)
     assert [(c.lr, c.seed) for c in sgd.configs] == [(lr, seed) for seed in (0, 1) for lr in (0.01, 0.1, 1.0)]
     assert (sgd.varied, alig.varied) == (("lr",), ())
-    assert estimate(grid, "mini").runs == 8
-    assert missing_runs(grid, "mini", tmp_path) == [*sgd.configs, *alig.configs]
+    assert estimate(grid).runs == 8
+    assert missing_runs(grid, tmp_path) == [*sgd.configs, *alig.configs]
     tests = {0.01: (0.50, 0.70), 0.1: (0.90, 0.20), 1.0: (0.80, math.nan)}  # the best run is not in the best cell
     for config in sgd.configs:
         test = tests[config.lr][config.seed]
@@ -260,8 +273,8 @@ def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
         store(tmp_path, config, [test], test, status, fit_accuracy=test + 0.05)
     for config, test in zip(alig.configs, (0.55, 0.63), strict=True):
         store(tmp_path, config, [test], test, fit_accuracy=1.0)
-    assert missing_runs(grid, "mini", tmp_path) == []
-    result = reproduce(grid, "mini", tmp_path, engine=Nothing())
+    assert missing_runs(grid, tmp_path) == []
+    result = reproduce(grid, tmp_path, engine=Nothing())
     shown = report(result, "").markdown
     assert "| method | settings | lr 0.01 | lr 0.1 | lr 1 |" in shown
     assert "| SGD | - | 60.0 | 55.0 | diverged |" in shown, "test accuracies, each a mean over two seeds"
@@ -280,18 +293,18 @@ def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
 
 
 def test_changes_replace_grids(spec):
-    sgd, _ = plan(spec, "mini", changes={"lr": 0.3, "radius": [1.0, 2.0]})
+    sgd, _ = plan(spec.at("mini", changes={"lr": 0.3, "radius": [1.0, 2.0]}))
     assert [(c.lr, c.radius) for c in sgd.configs] == [(0.3, 1.0), (0.3, 2.0)]
     assert sgd.varied == ("radius",)
-    assert {c.seed for c in plan(spec, "mini", changes={"seed": [4, 5]})[0].configs} == {4}
+    assert {c.seed for c in plan(spec.at("mini", changes={"seed": [4, 5]}))[0].configs} == {4}
     with pytest.raises(ValueError, match="unknown method 'SDG'; did you mean 'SGD'"):
-        plan(spec, "mini", methods=["SDG"])
+        spec.at("mini", methods=["SDG"])
     with pytest.raises(ValueError, match="unknown column 'digit'; did you mean 'digits'"):
-        plan(spec, "mini", columns=["digit"])
+        spec.at("mini", columns=["digit"])
     with pytest.raises(ValueError, match="unknown scale 'huge'"):
-        plan(spec, "huge")
+        spec.at("huge")
     with pytest.raises(ValueError, match="has no DFW in CE"):
-        plan(load_spec("snli"), methods=["DFW"], columns=["CE"])
+        load_spec("snli").at("full", methods=["DFW"], columns=["CE"])
 
 
 # Claims
@@ -307,7 +320,7 @@ def verdict(claim: Claim, values: dict[str, dict[float, float]], metric: str = "
         runs = judged(runs, metric, metric)
         cells.append(CellResult(Cell(method, "A", configs, ("lr",)), runs, runs[runs.works][:1]))
     spec = load_spec("robustness-cifar100-ce").model_copy(update={"metric": metric})
-    return check(claim, "A", Result(spec, "mini", tuple(cells)))
+    return check(claim, "A", Result(spec.at("mini"), tuple(cells)))
 
 
 def claim(statistic: str, *order: str, **more) -> Claim:
@@ -352,8 +365,7 @@ def test_exactly_two_points_below_the_best_is_usable_everywhere(tmp_path, spec, 
     assert task.usable[0].cells == 1 + usable
     runs = judged(read_runs(tmp_path), "test_accuracy", "test_accuracy")
     grid = Result(
-        spec.model_copy(update={"kind": "grid"}),
-        "mini",
+        spec.model_copy(update={"kind": "grid"}).at("mini"),
         (CellResult(Cell("SGD", "digits", (RunConfig(lr=0.1), RunConfig(lr=1.0)), ("lr",)), runs, runs[:1]),),
     )
     assert f"| SGD | 77.0 | - | {50 * (0.77 + second):.1f} | {1 + usable} of 2 |" in report(grid, "").markdown
@@ -378,11 +390,11 @@ def test_losses_within_a_twentieth_of_the_lowest_are_usable():
 
 
 def test_claims_about_other_measurements(tmp_path, spec):
-    sgd, alig = plan(spec, "mini")
+    sgd, alig = plan(spec.at("mini"))
     for cell, accuracies in ((sgd, (0.5, 0.6, 0.7)), (alig, (0.8, 0.9, 0.6))):
         for config in (*cell.configs, *(c.replace(seed=seed) for c in cell.configs for seed in (1, 2))):
             store(tmp_path, config, list(accuracies), 0.5)
-    result = reproduce(spec, "mini", tmp_path, engine=Nothing())
+    result = reproduce(spec.at("mini"), tmp_path, engine=Nothing())
 
     def numbers(**about):
         return check(claim("value", methods=["SGD", "ALI-G"], at_least=0.75, **about), "digits", result).numbers
@@ -403,7 +415,7 @@ def test_claims_about_other_measurements(tmp_path, spec):
 
 
 def test_run_time_of_a_small_model():
-    runtime = load_spec("runtime-cifar100").runtime_at("mini")
+    runtime = load_spec("runtime-cifar100").at("mini").runtime
     small = Runtime(
         model="mlp-64",
         input_shape=(16,),
@@ -465,7 +477,7 @@ def test_commands_train_what_is_missing(tmp_path, spec):
         for line in output.splitlines():
             assert CliRunner().invoke(app, shlex.split(line)[1:]).exit_code == 0
     assert counts == [1, 2], "the further seeds follow the first"
-    result = reproduce(spec, "mini", tmp_path / "out", methods=["ALI-G"], engine=Nothing())
+    result = reproduce(spec.at("mini", methods=["ALI-G"]), tmp_path / "out", engine=Nothing())
     assert result.cells[0].std is not None
 
 

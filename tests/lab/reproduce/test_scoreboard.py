@@ -88,7 +88,7 @@ B = {
 @pytest.fixture
 def result(tmp_path):
     spec = read_spec(write(tmp_path))
-    for cell in plan(spec, "mini"):
+    for cell in plan(spec.at("mini")):
         for config in cell.configs:
             validation, *tests = (A if cell.column == "A" else B)[cell.method, config.lr]
             for seed, test in enumerate(tests):
@@ -96,8 +96,8 @@ def result(tmp_path):
                 if lost or test is not None:
                     status = "diverged" if lost else "finished"
                     store(tmp_path, config.replace(seed=seed), validation, 9.0 if lost else test, status)
-    assert missing_runs(spec, "mini", tmp_path) == [], "the best on validation and the defaults have both seeds"
-    return reproduce(spec, "mini", tmp_path, engine=Nothing())
+    assert missing_runs(spec.at("mini"), tmp_path) == [], "the best on validation and the defaults have both seeds"
+    return reproduce(spec.at("mini"), tmp_path, engine=Nothing())
 
 
 GUESS = math.log(10)
@@ -172,12 +172,12 @@ def test_a_method_without_error_is_not_infinitely_better():
 
 def test_a_method_that_always_diverges_has_a_place(tmp_path):
     spec = read_spec(write(tmp_path))
-    for cell in plan(spec, "mini"):
+    for cell in plan(spec.at("mini")):
         for config in cell.configs:
             for seed in (0, 1):
                 status = "diverged" if cell.method == "SGD" else "finished"
                 store(tmp_path, config.replace(seed=seed), 0.5, math.nan if status == "diverged" else 0.5, status)
-    result = reproduce(spec, "mini", tmp_path, engine=Nothing())
+    result = reproduce(spec.at("mini"), tmp_path, engine=Nothing())
     board = make_board(result)
     assert board.tuned["SGD", "A"] == Score((0.9, 0.9), 2)
     assert board.overall(board.tuned, "SGD").mean == pytest.approx(math.sqrt(0.9 / 0.5 * GUESS / 0.5))
@@ -191,7 +191,7 @@ def test_a_method_that_always_diverges_has_a_place(tmp_path):
 
 def test_every_method_has_six_decades_around_its_defaults():
     spec = load_spec("scoreboard")
-    cells = plan(spec, "mini")
+    cells = plan(spec.at("mini"))
     assert (len(spec.columns), len(spec.methods), len(cells)) == (11, 15, 165)
     for cell in cells:
         rates = [config.lr for config in cell.configs]
@@ -200,7 +200,7 @@ def test_every_method_has_six_decades_around_its_defaults():
         assert cell.default.lr == METHODS[cell.default.optimizer].lr
     losses = {column.name for column in spec.columns if column.metric == "test_loss"}
     assert losses == {column.name for column in spec.columns if column.name.startswith("text")}
-    assert estimate(spec, "mini").cpu_minutes <= 120
+    assert estimate(spec.at("mini")).cpu_minutes <= 120
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
@@ -219,7 +219,7 @@ def test_mistakes_are_explained(tmp_path, old, new, message):
 def test_only_the_learning_rate_is_tuned(tmp_path):
     spec = read_spec(write(tmp_path))
     with pytest.raises(ValueError, match="tries several values of lr only, got several of weight_decay"):
-        plan(spec, "mini", changes={"weight_decay": [0.0, 0.1]})
+        plan(spec.at("mini", changes={"weight_decay": [0.0, 0.1]}))
 
 
 # The command
@@ -228,7 +228,7 @@ def test_only_the_learning_rate_is_tuned(tmp_path):
 def test_from_the_command_to_the_report(tmp_path):
     runs, output, picture = tmp_path / "runs", tmp_path / "pages" / "two.md", tmp_path / "pictures" / "two.png"
     words = ["reproduce", str(write(tmp_path)), "--out", str(runs), "--output", str(output), "--picture", str(picture)]
-    reproduce(read_spec(write(tmp_path)), "mini", runs, engine=Inline())
+    reproduce(read_spec(write(tmp_path)).at("mini"), runs, engine=Inline())
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     text = output.read_text(encoding="utf-8")

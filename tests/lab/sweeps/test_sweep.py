@@ -155,7 +155,7 @@ def test_spec_of_the_papers_grid(tmp_path):
     configs = SweepFile.from_file(path).configs()
     assert len(configs) == len({c.digest for c in configs}) == 5 * 4 * 4
     assert {c.method for c in configs} == {"SGD", "ALI-G", "BORAT3", "BORAT5"}
-    fewer = SweepFile.from_file(path).override({"lr": [5.0], "optimizer": ["borat"], "bundle_size": [5]}).configs()
+    fewer = SweepFile.from_file(path).configs({"lr": [5.0], "optimizer": ["borat"], "bundle_size": [5]})
     assert [(c.method, c.radius, c.lr) for c in fewer] == [("BORAT5", r, 5.0) for r in (50, 100, 150, 200, 250)]
 
 

@@ -26,7 +26,7 @@ TASKS: Mapping[str, Mapping[str, object]] = {
     "hinge loss": {"loss": "hinge"},
     "50 % wrong labels": {"label_noise": 0.5},
 }
-METHODS: Sequence[Mapping[str, object]] = (
+COMPARED: Sequence[Mapping[str, object]] = (
     {"optimizer": "sgd"},
     {"optimizer": "alig"},
     {"optimizer": "borat", "bundle_size": 3},
@@ -52,7 +52,7 @@ def demo(
     by_task = configs(epochs)
     every = [config for configs in by_task.values() for config in configs]
     console.print(
-        f"{len(every)} small networks: {len(METHODS)} methods at {len(LEARNING_RATES)} learning rates "
+        f"{len(every)} small networks: {len(COMPARED)} methods at {len(LEARNING_RATES)} learning rates "
         f"and {len(RADII)} radii, and one that needs no learning rate, for {len(by_task)} tasks",
         highlight=False,
     )
@@ -154,7 +154,7 @@ def configs(epochs: int) -> dict[str, list[RunConfig]]:
     grid = {"lr": LEARNING_RATES, "radius": RADII}
     bases = {name: {**BASE, **task, "epochs": epochs} for name, task in TASKS.items()}
     return {
-        name: [*expand(base, grid, METHODS), RunConfig.from_mapping({**base, **FREE})] for name, base in bases.items()
+        name: [*expand(base, grid, COMPARED), RunConfig.from_mapping({**base, **FREE})] for name, base in bases.items()
     }
 
 

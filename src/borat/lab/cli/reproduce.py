@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from borat.lab.config import RunConfig
     from borat.lab.reproduce.page import ResultPage
     from borat.lab.reproduce.run import Result
-    from borat.lab.reproduce.spec import Spec
+    from borat.lab.reproduce.spec import Spec, Study
+    from borat.lab.sweeps.engines.base import Engine
     from borat.lab.timing.runtime import Runtime
 
 
@@ -55,27 +56,25 @@ def reproduce(
         _show_list()
         return
     try:
-        from borat.lab.files import pick
         from borat.lab.reproduce.reading import load_spec
-        from borat.lab.reproduce.spec import SCALES
 
         if name is None:
             raise ValueError("name an experiment; --list shows them")
         spec = load_spec(name)
-        pick("scale", scale, SCALES)
         folder = out or Path("runs") / spec.name
         settings = _parse_changes(changes or [])
         chosen: dict[str, Any] = {"methods": _names(methods), "columns": _names(columns), "changes": settings}
+        if spec.kind == "runtime" and any(chosen.values()):
+            raise ValueError(f"{spec.name} measures run time: --methods, --columns and --set do not apply to it")
+        study = spec.at(scale, **chosen)
         if commands:
-            _print_commands(spec, scale, folder, chosen, data_dir)
+            _print_commands(study, folder, data_dir)
             return
         if picture is not None:
             _check_picture(spec, picture)
         command = _command(name, scale, methods, columns, settings, data_dir, output, picture)
-        if runtime := spec.runtime_at(scale):
-            if any(chosen.values()):
-                raise ValueError(f"{spec.name} measures run time: --methods, --columns and --set do not apply to it")
-            _show(_time(spec, runtime, scale, command), folder, output)
+        if study.runtime:
+            _show(_time(study, study.runtime, command), folder, output)
             return
         from borat.lab.reproduce.page import report
         from borat.lab.sweeps.engines.base import make_engine
@@ -88,7 +87,7 @@ def reproduce(
             cpus_per_run=cpus_per_run,
             gpus_per_run=gpus_per_run,
         )
-        result = _run(spec, scale, folder, {**chosen, "data_dir": data_dir, "engine": where})
+        result = _run(study, folder, data_dir, where)
         link = Path(os.path.relpath(picture, output.parent)).as_posix() if picture and output else ""
         page = report(result, command, link)
         _show(page, folder, output)
@@ -117,12 +116,12 @@ def _draw(page: ResultPage, picture: Path) -> None:
     console.print(f"written to {picture}", highlight=False)
 
 
-def _run(spec: Spec, scale: str, folder: Path, options: Mapping[str, Any]) -> Result:
+def _run(study: Study, folder: Path, data_dir: Path | None, engine: Engine) -> Result:
     from borat.lab.reproduce.run import reproduce as run_experiment
 
     try:
         with interrupted_by_sigterm(), watching(console) as watch:
-            return run_experiment(spec, scale, folder, **options, watch=watch)
+            return run_experiment(study, folder, data_dir=data_dir, engine=engine, watch=watch)
     except KeyboardInterrupt:
         console.print(f"stopped; what is done is in {folder}, and the same command continues", highlight=False)
         raise typer.Exit(130) from None
@@ -134,7 +133,7 @@ def _show_list() -> None:
 
     for name in spec_names():
         spec = load_spec(name)
-        full, mini = estimate(spec, "full"), estimate(spec, "mini")
+        full, mini = estimate(spec.at("full")), estimate(spec.at("mini"))
         passes = f"{full.passes:,} passes over the data, " if full.passes else ""
         hours = f"{full.gpu_hours:,.0f} GPU hours" if full.gpu_hours >= 1 else "less than a GPU hour"
         minutes = f"{max(mini.cpu_minutes, 1):.0f} minutes on 2 cores"
@@ -194,11 +193,11 @@ def _command(
     return shlex.join(words)
 
 
-def _print_commands(spec: Spec, scale: str, folder: Path, chosen: Mapping[str, Any], data_dir: Path | None) -> None:
+def _print_commands(study: Study, folder: Path, data_dir: Path | None) -> None:
     """For a cluster's own scheduler, or to train on several devices; afterwards, the table is made as ever."""
     from borat.lab.reproduce.run import missing_runs
 
-    missing = missing_runs(spec, scale, folder, **chosen)
+    missing = missing_runs(study, folder)
     for config in missing:
         words = ["borat", "train", *_flags(config), "--out", str(folder)]
         words += ["--data-dir", str(data_dir)] if data_dir else []
@@ -219,14 +218,14 @@ def _flags(config: RunConfig) -> list[str]:
     return words
 
 
-def _time(spec: Spec, runtime: Runtime, scale: str, command: str) -> ResultPage:
+def _time(study: Study, runtime: Runtime, command: str) -> ResultPage:
     from borat.lab.reproduce.page import runtime_report
     from borat.lab.timing.epochs import measure
 
     start = time.perf_counter()
     with progress_bar("measuring", 0) as (progress, task):
         times = measure(runtime, progress=lambda done, total: progress.update(task, completed=done, total=total))
-    return runtime_report(spec, runtime, scale, times, time.perf_counter() - start, command)
+    return runtime_report(study, runtime, times, time.perf_counter() - start, command)
 
 
 def _show(page: ResultPage, folder: Path, output: Path | None) -> None:

@@ -86,7 +86,7 @@ def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
     if plan == SweepFile() and not flags:
         nothing = f"{spec} is empty" if spec else "nothing to sweep"
         raise ValueError(f"{nothing}: give a spec, or flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
-    configs = plan.override({key: parse_values(key, text) for key, text in flags.items()}).configs()
+    configs = plan.configs({key: parse_values(key, text) for key, text in flags.items()})
     for config in configs:
         check_method(config)
     from borat.lab.training.checks import check_names  # slow to import, and not needed to see a mistake in a flag

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from borat.lab.figures import SCALE, Style, kind_styles, method_styles
-from borat.lab.files import write_atomically
+from borat.lab.figures import DASHES, MARKERS, SCALE, Style, kind_styles, method_styles, save
 from borat.lab.metrics import lower_is_better, unit, value_text
 from borat.lab.report.page import label
 from borat.lab.report.tasks import Mean, Setting, TaskReport, short_names
 
-MARKERS = dict(
-    zip(
-        ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "star", "hexagon"),
-        ("o", "s", "^", "D", "v", "p", "*", "h"),
-        strict=True,
-    )
-)
-DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+SHAPES = dict(zip(MARKERS, "os^Dvp*h", strict=True))
+LINES = dict(zip(DASHES, ("-", "--", ":", "-."), strict=True))
+"""Plotly's words, and matplotlib's."""
 LOOK: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -46,13 +40,11 @@ FORMATS = ("png", "pdf")
 def write_figures(tasks: Sequence[TaskReport], folder: Path) -> list[Path]:
     """Write every figure that the tasks have data for, as ``<figure>_<task>.png`` and ``.pdf``."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
     for task, name in zip(tasks, file_names(tasks), strict=True):
         for figure_name, figure in draw_all(task):
-            for suffix in FORMATS:
-                path = folder / f"{figure_name}_{name}.{suffix}"
-                write_atomically(path, _saver(figure, suffix))
-                written.append(path)
+            with mpl.rc_context(LOOK):
+                written += save(figure, folder, f"{figure_name}_{name}", FORMATS, dpi=200)
     return written
 
 
@@ -64,14 +56,6 @@ def file_names(tasks: Sequence[TaskReport]) -> list[str]:
         name = re.sub(r"[^a-z0-9.]+", "-", " ".join(parts).lower()).strip("-.")[:80]
         names.append(name if name not in names else f"{name}-{len(names) + 1}")
     return names
-
-
-def _saver(figure: Figure, suffix: str) -> Callable[[Path], None]:
-    def save(path: Path) -> None:
-        with mpl.rc_context(LOOK):
-            figure.savefig(path, format=suffix, dpi=200)
-
-    return save
 
 
 def draw_all(task: TaskReport) -> Iterator[tuple[str, Figure]]:
@@ -160,7 +144,7 @@ def draw_lines(task: TaskReport, styles: dict[str, Style]) -> Figure:
         finished = [(lr, s.result) for (lr, _), s in cells.items() if s.result and not s.diverged]
         finished.sort(key=lambda pair: pair[0])
         lost = [lr for (lr, _), setting in cells.items() if setting.diverged]
-        look = {"color": style.light, "marker": MARKERS[style.marker], "ls": DASHES[style.dash], "ms": 5}
+        look = {"color": style.light, "marker": SHAPES[style.marker], "ls": LINES[style.dash], "ms": 5}
         means, errors = _in_units(task.metric, (result for _, result in finished))
         axes.errorbar([lr for lr, _ in finished], means, errors, label=method, **look)
         axes.plot(lost, [1.05 * edge] * len(lost), "x", color=style.light, ms=7, mew=2, clip_on=False)
@@ -179,7 +163,7 @@ def draw_dots(task: TaskReport, styles: dict[str, Style]) -> Figure:
     outcomes = [s.outcome for c in grid.cells.values() for s in c.values() if not math.isnan(s.outcome)] or [0.0]
     edge = 1.05 * max(outcomes) if lower_is_better(task.metric) else 100 * min(outcomes) - 1.0
     for row, (method, cells) in enumerate(grid.cells.items()):
-        colour, marker = styles[method].light, MARKERS[styles[method].marker]
+        colour, marker = styles[method].light, SHAPES[styles[method].marker]
         for setting in cells.values():
             if setting.diverged:
                 axes.plot([edge], [row], "x", color=colour, ms=6, mew=1.5)
@@ -252,7 +236,7 @@ def _simplify_ticks(axis: Any) -> None:
 def _draw_curve(axes: Any, setting: Setting, key: str, style: Style, factor: float = 1.0) -> None:
     known = [(epoch, mean) for epoch, mean in enumerate(setting.curve(key), 1) if mean is not None]
     epochs, means = [epoch for epoch, _ in known], [factor * mean.mean for _, mean in known]
-    look = {"ls": DASHES[style.dash], "marker": MARKERS[style.marker], "ms": 4, "markevery": max(1, len(known) // 10)}
+    look = {"ls": LINES[style.dash], "marker": SHAPES[style.marker], "ms": 4, "markevery": max(1, len(known) // 10)}
     axes.plot(epochs, means, color=style.light, label=f"{setting.method}, {label(setting)}", **look)
     spreads = [factor * (mean.std or 0.0) for _, mean in known]
     if any(spreads):

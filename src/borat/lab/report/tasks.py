@@ -18,7 +18,7 @@ from borat.lab.methods import label_rank, sort_labels
 from borat.lab.metrics import METRICS, best, judge
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
 from borat.lab.store.experiment import Experiment
-from borat.lab.store.records import RESULTS, Collection, configs_of, number
+from borat.lab.store.records import RESULTS, Collection, best_setting, configs_of, number
 
 METHOD_KEYS = ("optimizer", "bundle_size", "schedule", "lr", "momentum", "weight_decay", "radius")
 """What a method may choose. All other keys but the seed make up the task."""
@@ -81,7 +81,7 @@ class Setting:
         return self.result.mean if self.result and not self.diverged else math.nan
 
     def score(self, metric: str) -> float:
-        """The mean of a measurement by which the best setting is chosen; NaN where there is none."""
+        """How far it is by a measurement; NaN where there is none."""
         return float(self.runs[metric].mean()) if metric in self.runs else math.nan
 
     def curve(self, key: str) -> list[Mean | None]:
@@ -234,9 +234,10 @@ def _place_in_table(config: RunConfig) -> tuple[Any, ...]:
 
 def choose(settings: Sequence[Setting], select_on: str) -> Setting:
     """The best one; one that is running or diverged only where no other has finished."""
-    finished = [setting for setting in settings if setting.status == "finished"]
-    others = finished or settings
-    return best(others, lambda setting: setting.score(select_on), select_on) or others[0]
+    chosen = best_setting({place: setting.runs for place, setting in enumerate(settings)}, select_on)
+    if chosen is not None:
+        return settings[chosen]
+    return best(settings, lambda setting: setting.score(select_on), select_on) or settings[0]
 
 
 def short_names(tasks: Sequence[TaskReport]) -> list[str]:

@@ -11,7 +11,7 @@ from borat.lab.reproduce.claims import is_near_best
 from borat.lab.reproduce.run import Result
 from borat.lab.reproduce.scoreboard import FLOOR, LOSS_SHARE, POINTS, Board, GoalLine, Score, Scores, goal_lines
 from borat.lab.reproduce.spec import Spec
-from borat.lab.reproduce.tables import DASH, heading
+from borat.lab.reproduce.tables import DASH
 from borat.lab.robustness import LOSS_MARGIN, MARGIN
 from borat.lab.store.records import curve
 from borat.lab.tables import Table
@@ -19,7 +19,7 @@ from borat.lab.tables import Table
 
 def board_tables(result: Result, board: Board) -> list[Table]:
     """What there is to show, the most important first."""
-    name = heading(result.spec, result.scale)
+    name = result.study.heading
     shown = [
         _scores(result.spec, f"{name}: at their defaults", board, board.defaults),
         _scores(result.spec, f"{name}: tuned", board, board.tuned),

@@ -40,7 +40,7 @@ def check_claims(result: Result) -> list[Verdict]:
     return [
         check(claim, column, result)
         for claim in result.spec.claims
-        if claim.scale in ("", result.scale)
+        if claim.scale in ("", result.study.scale)
         for column in result.columns
         if not claim.columns or column in claim.columns
     ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from borat.lab.config import RunConfig
 from borat.lab.reproduce.plan import further_runs, plan
-from borat.lab.reproduce.spec import Spec
+from borat.lab.reproduce.spec import Study
 from borat.lab.timing.runtime import Runtime
 
 GPU_RATE = 7.79 * 45_000 / 51.0
@@ -84,13 +84,13 @@ class Cost:
     """With a run on each of two cores."""
 
 
-def estimate(spec: Spec, scale: str) -> Cost:
-    """The cost of an experiment with all its methods and columns."""
-    if runtime := spec.runtime_at(scale):
-        return _runtime_cost(runtime)
-    cells = plan(spec, scale)
+def estimate(study: Study) -> Cost:
+    """The cost of an experiment at a scale."""
+    if study.runtime:
+        return _runtime_cost(study.runtime)
+    cells = plan(study)
     configs = [config for cell in cells for config in cell.configs]
-    repeats = further_runs(spec, scale, cells)
+    repeats = further_runs(study, cells)
     share = 1.0 + repeats / len(configs)  # which ones are repeated is not known yet
     return Cost(
         runs=len(configs) + repeats,

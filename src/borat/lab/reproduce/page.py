@@ -14,10 +14,9 @@ from typing import Any
 from borat.lab.metrics import metric_text
 from borat.lab.reproduce.board_tables import board_remarks, board_tables
 from borat.lab.reproduce.claims import Verdict, check_claims
-from borat.lab.reproduce.plan import seeds_of
 from borat.lab.reproduce.run import Result
 from borat.lab.reproduce.scoreboard import Board, make_board
-from borat.lab.reproduce.spec import Published, Spec
+from borat.lab.reproduce.spec import Published, Spec, Study
 from borat.lab.reproduce.tables import SECONDS, fit_metric, paper_row, reported_rows, runtime_table, tables
 from borat.lab.store.experiment import CheckedClaim, Experiment, Ours, ShownTable
 from borat.lab.store.run import describe_environment
@@ -45,23 +44,22 @@ def report(result: Result, command: str, picture: str = "") -> ResultPage:
         return _scoreboard_report(result, command, picture)
     shown = tables(result)
     remarks = _changed(result)
-    seeds = seeds_of(result.spec, result.scale, result.changes)
-    remarks += how_measured(result.spec, seeds) if result.spec.kind == "grid" else how_chosen(result.spec, seeds)
-    text = as_markdown(result.spec, result.scale, shown, command, timing_text(result), remarks)
+    how = how_measured if result.spec.kind == "grid" else how_chosen
+    remarks += how(result.spec, result.study.seeds)
+    text = as_markdown(result.study, shown, command, timing_text(result), remarks)
     return ResultPage(shown, text, as_experiment(result))
 
 
 def _scoreboard_report(result: Result, command: str, picture: str) -> ResultPage:
     spec, board = result.spec, make_board(result)
     shown = board_tables(result, board)
-    seeds = ", ".join(map(str, seeds_of(spec, result.scale, result.changes)))
-    remarks = [*_changed(result), *board_remarks(spec), f"The seeds are {seeds}."]
-    text = as_markdown(spec, result.scale, shown, command, timing_text(result), remarks, picture)
+    remarks = [*_changed(result), *board_remarks(spec), f"The seeds are {_listed(result.study.seeds)}."]
+    text = as_markdown(result.study, shown, command, timing_text(result), remarks, picture)
     texts = [ShownTable(title=t.title, head=list(t.head), rows=[list(row) for row in t.rows]) for t in shown]
     experiment = Experiment(
         title=spec.title,
         source=spec.source,
-        scale=result.scale,
+        scale=result.study.scale,
         metric=spec.metric,
         select_on=spec.select_on,
         columns=result.columns,
@@ -73,7 +71,7 @@ def _scoreboard_report(result: Result, command: str, picture: str) -> ResultPage
 
 
 def _changed(result: Result) -> list[str]:
-    changed = "; ".join(f"{key} {text}" for key, text in changes_text(result.changes).items())
+    changed = "; ".join(f"{key} {text}" for key, text in changes_text(result.study.changes).items())
     return [f"Changed by hand for this result: {changed}."] if changed else []
 
 
@@ -87,8 +85,7 @@ def changes_text(changes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_markdown(
-    spec: Spec,
-    scale: str,
+    study: Study,
     shown: Iterable[Table],
     command: str,
     timing: str,
@@ -96,7 +93,7 @@ def as_markdown(
     picture: str = "",
 ) -> str:
     """The whole result: what was asked, how it was run, what came out."""
-    environment = describe_environment()
+    spec, scale, environment = study.spec, study.scale, describe_environment()
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     facts = [f"Paper: {spec.source}.", f"Scale: **{scale}**.", f"Data: {spec.needs}." if spec.needs else ""]
     parts = [
@@ -172,7 +169,7 @@ def as_experiment(result: Result) -> Experiment:
     return Experiment(
         title=spec.title,
         source=spec.source,
-        scale=result.scale,
+        scale=result.study.scale,
         metric=spec.metric,
         select_on=spec.select_on,
         columns=result.columns,
@@ -194,24 +191,23 @@ def _mean(row: Mapping[str, Published], column: str) -> float | None:
 
 
 def runtime_report(
-    spec: Spec, runtime: Runtime, scale: str, times: Sequence[EpochTime], seconds: float, command: str
+    study: Study, runtime: Runtime, times: Sequence[EpochTime], seconds: float, command: str
 ) -> ResultPage:
-    table = runtime_table(spec, runtime, scale, times)
+    table = runtime_table(study, runtime, times)
     remarks = [
         f"Ratios are to {runtime.reference}. {machine()}.",
         f"An epoch is {-(-runtime.examples // runtime.batch_size)} batches of {runtime.batch_size}.",
     ]
     timing = f"{duration(seconds)} for the command"
-    return ResultPage(
-        [table], as_markdown(spec, scale, [table], command, timing, remarks), _runtime_experiment(spec, scale, times)
-    )
+    return ResultPage([table], as_markdown(study, [table], command, timing, remarks), _runtime_experiment(study, times))
 
 
-def _runtime_experiment(spec: Spec, scale: str, times: Sequence[EpochTime]) -> Experiment:
+def _runtime_experiment(study: Study, times: Sequence[EpochTime]) -> Experiment:
+    spec = study.spec
     return Experiment(
         title=spec.title,
         source=spec.source,
-        scale=scale,
+        scale=study.scale,
         metric="seconds",
         columns=[SECONDS],
         paper={row: {SECONDS: cells[SECONDS].mean} for row, cells in spec.paper.items()},

@@ -14,17 +14,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from borat.lab import data
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
-from borat.lab.metrics import METRICS, best
-from borat.lab.reproduce.plan import Cell, further_seeds, plan
-from borat.lab.reproduce.spec import Spec
-from borat.lab.store.records import as_table
+from borat.lab.metrics import METRICS
+from borat.lab.reproduce.plan import Cell, plan
+from borat.lab.reproduce.spec import Spec, Study
+from borat.lab.store.records import as_table, best_setting, read_runs
 from borat.lab.store.run import Metrics, Run
 from borat.lab.sweeps.engines.base import Engine
 from borat.lab.sweeps.progress import Watch
@@ -81,14 +80,16 @@ class CellResult:
 class Result:
     """An experiment at one scale."""
 
-    spec: Spec
-    scale: str
+    study: Study
     cells: tuple[CellResult, ...]
-    changes: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     """From the call to its end; runs that were done before cost nothing."""
     classes: Mapping[str, int] = field(default_factory=dict)
     """Of the data of each column."""
+
+    @property
+    def spec(self) -> Spec:
+        return self.study.spec
 
     def cell(self, method: str, column: str) -> CellResult | None:
         found = (c for c in self.cells if (c.cell.method, c.cell.column) == (method, column))
@@ -111,20 +112,16 @@ class Result:
 
 
 def reproduce(
-    spec: Spec,
-    scale: str,
+    study: Study,
     folder: Path,
     *,
-    methods: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    changes: Mapping[str, Any] | None = None,
     data_dir: Path | None = None,
     engine: Engine | None = None,
     watch: Watch | None = None,
 ) -> Result:
     """Train what an experiment needs, each run in ``folder/<digest>``; what is done is not done again."""
     start = time.perf_counter()
-    cells = plan(spec, scale, methods=methods, columns=columns, changes=changes)
+    spec, others, cells = study.spec, study.further_seeds, plan(study)
     classes = check_data(cells, data_dir)
 
     def run(configs: Sequence[RunConfig]) -> pd.DataFrame:
@@ -132,7 +129,6 @@ def reproduce(
         outcomes = run_configs(unique, folder, data_dir=data_dir, engine=engine, watch=watch)
         return read_results(folder, unique, [outcome.error for outcome in outcomes])
 
-    others = further_seeds(spec, scale, changes)
     runs = run([config for cell in cells for config in cell.configs])
     wanted = {cell: choose(spec, cell, runs) for cell in cells}
     repeated = [c.replace(seed=s) for cell in cells for c in (*wanted[cell], *_defaults(cell)) for s in others]
@@ -146,7 +142,7 @@ def reproduce(
         )
         tables = (_rows(spec, cell, runs, configs) for configs in (cell.configs, chosen, defaults))
         results.append(CellResult(cell, *tables))
-    return Result(spec, scale, tuple(results), dict(changes or {}), time.perf_counter() - start, classes)
+    return Result(study, tuple(results), time.perf_counter() - start, classes)
 
 
 def _defaults(cell: Cell) -> list[RunConfig]:
@@ -155,12 +151,11 @@ def _defaults(cell: Cell) -> list[RunConfig]:
 
 def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None) -> pd.DataFrame:
     """What runs measured; ``errors`` has the tracebacks of those that failed."""
-    told = errors or [""] * len(configs)
-    runs = as_table(
-        (config.digest, config, Metrics("failed") if error else Run(folder / config.digest).metrics)
-        for config, error in zip(configs, told, strict=True)
-    )
-    return runs.assign(error=list(told))
+    told = dict(zip((config.digest for config in configs), errors or [""] * len(configs), strict=True))
+    kept = read_runs(folder, [name for name, error in told.items() if not error])
+    failed = as_table((config.digest, config, Metrics("failed")) for config in configs if told[config.digest])
+    runs = pd.concat([table for table in (kept, failed) if len(table)])
+    return runs.loc[list(told)].assign(error=list(told.values()))
 
 
 def judged(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
@@ -195,15 +190,15 @@ def _over_seeds(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFram
     return first.assign(**means, status=status, works=seeds.works.all())
 
 
-def missing_runs(spec: Spec, scale: str, folder: Path, **chosen: Any) -> list[RunConfig]:
+def missing_runs(study: Study, folder: Path) -> list[RunConfig]:
     """What is still to be trained; what the further seeds are needed for is known when all other runs are done."""
-    cells = plan(spec, scale, **chosen)
+    cells = plan(study)
     configs = [config for cell in cells for config in cell.configs]
     if missing := [config for config in dict.fromkeys(configs) if not _is_done(folder, config)]:
         return missing
     runs = read_results(folder, list(dict.fromkeys(configs)))
-    repeated = dict.fromkeys(c for cell in cells for c in (*choose(spec, cell, runs), *_defaults(cell)))
-    seeds = further_seeds(spec, scale, chosen.get("changes"))
+    repeated = dict.fromkeys(c for cell in cells for c in (*choose(study.spec, cell, runs), *_defaults(cell)))
+    seeds = study.further_seeds
     return [c for config in repeated for seed in seeds if not _is_done(folder, c := config.replace(seed=seed))]
 
 
@@ -227,7 +222,7 @@ def check_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
 
 def choose(spec: Spec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
     """The best configuration, if any works; in a grid with each seed."""
-    settings = _over_seeds(_rows(spec, cell, runs, cell.configs), cell.configs)
-    working = settings.index[settings.works]
-    chosen = best(working, lambda setting: float(settings.score[setting]), spec.select_on_in(cell.column))
+    seeds = _rows(spec, cell, runs, cell.configs).groupby(pd.Index(map(_setting, cell.configs)), sort=False)
+    working = {str(setting): found for setting, found in seeds if found.works.all()}
+    chosen = best_setting(working, spec.select_on_in(cell.column))
     return [config for config in cell.configs if _setting(config) == chosen]

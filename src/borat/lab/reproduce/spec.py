@@ -5,7 +5,9 @@ Inside, accuracies are between 0 and 1; in the files they are in percent, as the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -147,26 +149,42 @@ class Spec(Settings):
     mini: Mini = Mini()
     runtime: Runtime | None = None
 
-    def method_names(self, scale: str) -> tuple[str, ...]:
-        return (scale == "mini" and self.mini.methods) or tuple(method.name for method in self.methods)
-
-    def column_names(self, scale: str) -> tuple[str, ...]:
-        return (scale == "mini" and self.mini.columns) or tuple(column.name for column in self.columns)
-
     def metric_in(self, column: str) -> str:
         return next((table.metric for table in self.columns if table.name == column), "") or self.metric
 
     def select_on_in(self, column: str) -> str:
         return next((table.select_on for table in self.columns if table.name == column), "") or self.select_on
 
-    def seeds_at(self, scale: str) -> tuple[int, ...]:
-        return (scale == "mini" and self.mini.seeds) or self.seeds
+    def at(
+        self,
+        scale: str,
+        *,
+        methods: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        changes: Mapping[str, Any] | None = None,
+    ) -> Study:
+        """The experiment at one scale, or some of its methods and columns.
 
-    def runtime_at(self, scale: str) -> Runtime | None:
-        changes = self.mini.runtime if scale == "mini" else {}
-        return Runtime(**{**self.runtime.model_dump(), **changes}) if self.runtime else None
+        ``changes`` replaces keys of every configuration; a list is a grid, but for the seed.
+        """
+        mini = pick("scale", scale, SCALES) == "mini"
+        rows = _some("method", methods, (mini and self.mini.methods) or tuple(table.name for table in self.methods))
+        places = _some("column", columns, (mini and self.mini.columns) or tuple(table.name for table in self.columns))
+        wanted = (changes or {}).get("seed", (mini and self.mini.seeds) or self.seeds)
+        seeds = (wanted,) if isinstance(wanted, int) else tuple(wanted)
+        last = _as_layer({**(changes or {}), "seed": list(seeds) if self.kind == "grid" else seeds[0]})
+        layers = {
+            (row, place): layer.under(last)
+            for place in places
+            for row in rows
+            if (layer := self._layer(row, place, mini=mini)) is not None
+        }
+        if not layers and self.kind != "runtime":
+            raise ValueError(f"{self.name} has no {', '.join(rows)} in {', '.join(places)}")
+        timed = self.runtime and Runtime(**{**self.runtime.model_dump(), **(self.mini.runtime if mini else {})})
+        return Study(self, scale, seeds, layers, timed, dict(changes or {}))
 
-    def layer(self, scale: str, method: str, column: str) -> Layer | None:
+    def _layer(self, method: str, column: str, *, mini: bool) -> Layer | None:
         """What a method does in a column, or None where it is not in it."""
         tables = [table for table in self.columns if table.name == column]
         own = [table for table in self.methods if table.name == method and table.covers(method, column)]
@@ -174,12 +192,44 @@ class Spec(Settings):
             return None
         tables += own + [case for case in self.cases if case.covers(method, column)]
         layers = [table.full for table in tables]
-        if scale == "mini":
+        if mini:
             layers += [self.mini.layer, *(table.mini for table in tables)]
-        layer = self.base
-        for upper in layers:
-            layer = layer.under(upper)
-        return layer
+        return reduce(Layer.under, layers, self.base)
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment at one scale, or a part of it: what its tables come to, and nothing that is left to look up."""
+
+    spec: Spec
+    scale: str
+    seeds: tuple[int, ...]
+    """Of what is shown: in a grid of all configurations, else of the chosen ones."""
+    layers: Mapping[tuple[str, str], Layer]
+    """What each method does in each column that it is in, with the first seed or, in a grid, with all."""
+    runtime: Runtime | None
+    """What to time, where nothing is trained."""
+    changes: Mapping[str, Any]
+    """What was given by hand."""
+
+    @property
+    def further_seeds(self) -> tuple[int, ...]:
+        """Those that only the chosen configurations have: none in a grid, where each is trained with all."""
+        return () if self.spec.kind == "grid" else self.seeds[1:]
+
+    @property
+    def heading(self) -> str:
+        return f"{self.spec.title} ({self.spec.source}), {self.scale} scale"
+
+
+def _some(what: str, wanted: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    chosen = {pick(what, name, known) for name in wanted}
+    return tuple(name for name in known if name in chosen) if wanted else known
+
+
+def _as_layer(changes: Mapping[str, Any]) -> Layer:
+    grid = {key: value for key, value in changes.items() if isinstance(value, list)}
+    return Layer({key: value for key, value in changes.items() if key not in grid}, grid)
 
 
 def layer_of(where: str, settings: Mapping[str, Any], grid: Mapping[str, Any]) -> Layer:

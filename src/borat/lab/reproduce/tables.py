@@ -9,7 +9,7 @@ from borat.lab.config import RunConfig
 from borat.lab.metrics import best, lower_is_better, metric_text, unit, value_text
 from borat.lab.reproduce.claims import Verdict, check_claims, is_near_best, mean_of_all
 from borat.lab.reproduce.run import CellResult, Result
-from borat.lab.reproduce.spec import Published, Spec
+from borat.lab.reproduce.spec import Published, Spec, Study
 from borat.lab.store.records import configs_of, curve
 from borat.lab.tables import Table
 from borat.lab.timing.epochs import EpochTime
@@ -33,10 +33,6 @@ def tables(result: Result) -> list[Table]:
         shown.append(_curves(result))
     verdicts = check_claims(result)
     return [*shown, _claims(verdicts)] if verdicts else shown
-
-
-def heading(spec: Spec, scale: str) -> str:
-    return f"{spec.title} ({spec.source}), {scale} scale"
 
 
 def fit_metric(spec: Spec) -> str:
@@ -65,7 +61,7 @@ def _comparison(result: Result) -> Table:
         rows.append((label, *(text for pair in texts for text in pair)))
     for row in reported_rows(spec):
         rows.append((row, *(text for c in columns for text in (DASH, paper_text(spec.metric, spec.paper[row].get(c))))))
-    return Table(f"{heading(spec, result.scale)}: {metric_text(spec.metric)}", tuple(head), rows)
+    return Table(f"{result.study.heading}: {metric_text(spec.metric)}", tuple(head), rows)
 
 
 def paper_row(spec: Spec, method: str) -> str:
@@ -134,7 +130,7 @@ def _grid(result: Result, metric: str) -> Table:
         for settings, line in lines.items():
             rows.append((cell.cell.method, settings or DASH, *(line.get(lr, DASH) for lr in rates)))
     head = ("method", "settings", *(f"lr {lr:g}" for lr in rates))
-    return Table(f"{heading(result.spec, result.scale)}: {metric_text(metric)}", head, rows)
+    return Table(f"{result.study.heading}: {metric_text(metric)}", head, rows)
 
 
 def _summary(result: Result) -> Table:
@@ -190,9 +186,9 @@ def _claims(verdicts: Sequence[Verdict]) -> Table:
     return Table("What the paper says", ("claim", *(["column"] if len(columns) > 1 else []), "here", "numbers"), rows)
 
 
-def runtime_table(spec: Spec, runtime: Runtime, scale: str, times: Sequence[EpochTime]) -> Table:
+def runtime_table(study: Study, runtime: Runtime, times: Sequence[EpochTime]) -> Table:
     reference = next(t for t in times if t.name == runtime.reference)
-    published = {row: cells[SECONDS].mean for row, cells in spec.paper.items()}
+    published = {row: cells[SECONDS].mean for row, cells in study.spec.paper.items()}
     rows: list[tuple[str, ...]] = []
     for t in times:
         paper = published.get(t.name)
@@ -214,4 +210,4 @@ def runtime_table(spec: Spec, runtime: Runtime, scale: str, times: Sequence[Epoc
         "optimizer, s",
         "its ratio",
     )
-    return Table(heading(spec, scale), head, rows)
+    return Table(study.heading, head, rows)

@@ -36,6 +36,7 @@ def exclusive(folder: Path, patience: float) -> Iterator[None]:
     except Timeout:
         raise InUseError(f"{folder} is in use by {path.read_text(encoding='utf-8')}: wait for it or stop it") from None
     try:
+        # in place: what is locked is this very file, which a renamed one would replace
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:

@@ -9,16 +9,18 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from borat.lab.config import RunConfig
 from borat.lab.files import check_folder
-from borat.lab.metrics import METRICS
+from borat.lab.metrics import METRICS, best
 from borat.lab.store.experiment import NAME, Experiment
 from borat.lab.store.run import Metrics, Run, find_runs
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
 
 STATUSES = ("finished", "diverged", "running")
 ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
@@ -102,6 +104,26 @@ def configs_of(runs: pd.DataFrame) -> list[RunConfig]:
 def curve(history: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
     """A measurement after each epoch, where it is made then."""
     return [float(epoch[metric]) for epoch in history if epoch.get(metric) is not None]
+
+
+def best_setting(settings: Mapping[T, pd.DataFrame], select_on: str) -> T | None:
+    """The setting with the best mean of a measurement, each given by its runs; None where none has one.
+
+    They are compared by the seeds that all of them have ended with, or by all if there is none: one that was chosen and
+    only then trained with further seeds stays the chosen one. Of the runs that are compared, all must have finished.
+    """
+    ended = {name: runs[runs.status != "running"] for name, runs in settings.items()}
+    seeds = [set(runs.seed) for runs in ended.values() if len(runs)]
+    shared = set.intersection(*seeds) if seeds else set()
+
+    def score(name: T) -> float:
+        runs = ended[name]
+        runs = runs[runs.seed.isin(shared)] if shared else runs
+        if select_on not in runs or not (runs.status == "finished").all():
+            return math.nan
+        return float(runs[select_on].mean(skipna=False))
+
+    return best(settings, score, select_on)
 
 
 def number(value: Any) -> float | None:

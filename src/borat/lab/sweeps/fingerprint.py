@@ -1,7 +1,7 @@
 """What tells a function from another, and from itself before a change.
 
-The hash of `datasets`, which pickles the function, knows one of a module by its name alone, so that a change would go
-unnoticed; and it differs from one process to the next where the code holds a set.
+The hash of `datasets` (``datasets.fingerprint.Hasher``), which pickles the function, knows one of a module by its name
+alone, so that a change would go unnoticed; and it differs from one process to the next where the code holds a set.
 """
 
 from __future__ import annotations

@@ -43,12 +43,14 @@ class Layer:
         return Layer({**self.settings, **upper.settings}, {**upper.grid, **kept})
 
 
-def expand(base: Mapping[str, Any], grid: Grid, methods: Sequence[Mapping[str, Any]] = ()) -> list[RunConfig]:
+def expand(
+    base: Mapping[str, Any], grid: Grid, methods: Sequence[Mapping[str, Any]] = (), changes: Grid | None = None
+) -> list[RunConfig]:
     """All combinations of the grid's values for each method, in order and without duplicates.
 
     A method is a mapping of keys, with a ``grid`` of its own if it needs one, and a layer over the base and the common
-    grid. The word ``none`` stands for no value, which TOML cannot write. Configurations that differ only in a key
-    without effect are duplicates.
+    grid; ``changes`` are a layer over all of these. The word ``none`` stands for no value, which TOML cannot write.
+    Configurations that differ only in a key without effect are duplicates.
 
     >>> methods = [{"optimizer": "sgd"}, {"optimizer": "borat", "grid": {"bundle_size": [3, 5]}}]
     >>> [(c.method, c.lr) for c in expand({"epochs": 2}, {"lr": [0.1, 1]}, methods)]
@@ -56,7 +58,7 @@ def expand(base: Mapping[str, Any], grid: Grid, methods: Sequence[Mapping[str, A
     """
     configs: dict[RunConfig, None] = {}
     for method in methods or [{}]:
-        layer = Layer(base, grid).under(Layer.of_table(method))
+        layer = Layer(base, grid).under(Layer.of_table(method)).under(Layer(grid=changes or {}))
         for point in combinations(layer.grid):
             configs[_canonical({**layer.settings, **point})] = None
     return list(configs)
@@ -112,17 +114,8 @@ class SweepFile(Settings):
                 raise ValueError(f"methods must be tables of keys and a grid, got {method!r}")
         return self
 
-    def override(self, grid: Grid) -> SweepFile:
-        """The same with these values wherever their keys are given."""
-
-        def without(values: Mapping[str, Any]) -> dict[str, Any]:
-            return {key: value for key, value in values.items() if key not in grid}
-
-        methods = tuple({**without(method), "grid": without(method.get("grid", {}))} for method in self.methods)
-        return SweepFile(base=without(self.base), grid={**without(self.grid), **grid}, methods=methods)
-
-    def configs(self) -> list[RunConfig]:
-        return expand(self.base, self.grid, self.methods)
+    def configs(self, changes: Grid | None = None) -> list[RunConfig]:
+        return expand(self.base, self.grid, self.methods, changes)
 
 
 def parse_values(key: str, text: str) -> list[Any]:

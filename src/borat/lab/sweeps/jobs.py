@@ -172,7 +172,10 @@ class Attempt:
 
 @contextmanager
 def _output_kept(log: Path) -> Iterator[None]:
-    """Send what this process prints, and its last traceback, to a file instead of into the sweep's table."""
+    """Send what this process prints, and its last traceback, to a file instead of into the sweep's table.
+
+    The file grows as it is printed, so that it tells why a process died: it is not written whole as all others are.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         terminal = [os.dup(stream) for stream in (1, 2)]

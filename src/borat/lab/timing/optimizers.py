@@ -158,7 +158,11 @@ def _time_step(
 
 @contextmanager
 def timed_dual() -> Iterator[list[float]]:
-    """Add up the seconds spent in the dual."""
+    """Add up the seconds spent in the dual.
+
+    It is patched here, for as long as is measured. PyTorch's ``record_function`` around it would stay in every step of
+    every user, and costs more than a small dual itself, 6 against 3 microseconds, though no profiler listens.
+    """
     seconds = [0.0]
 
     def timed(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,8 @@ EVERY = 10
 class Events:
     """The event files of a run, or nothing where there is no folder for them.
 
-    A resumed run hides what the interrupted one wrote of batches that are now trained on again.
+    They grow with every entry, which TensorBoard reads up to the last whole one. A resumed run hides what the
+    interrupted one wrote of batches that are now trained on again.
     """
 
     def __init__(self, folder: Path | None, optimizer: Optimizer, batches_done: int) -> None:
