@@ -12,7 +12,7 @@ BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE # what is imported is compiled once, and what is not, never
 
-.PHONY: demo test test-fast sanitize map docs bench browser clean
+.PHONY: demo test types pytest test-fast sanitize map docs bench browser clean
 
 demo: .venv/ready
 	$(BIN)/borat demo
@@ -20,7 +20,13 @@ demo: .venv/ready
 test: .venv/ready browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --num-workers 2
+	$(MAKE) --jobs 2 types pytest
+
+# At the same time: tests wait for processes that they start, and at the end for the longest of them.
+types: .venv/ready
+	$(BIN)/mypy
+
+pytest: .venv/ready
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-fast: .venv/ready

@@ -45,12 +45,12 @@ class FreeBORAT(LossOptimizer):
     2. the new piece has the value :math:`b = \ell + \langle g, z - y \rangle` at the centre; the newest :math:`N-1`
        pieces are kept;
     3. the gap is :math:`M \ell_B` with :math:`\ell_B = \max(\ell - B, 0)`, the target is
-       :math:`T = b - \tfrac12 (1 - \beta_1^k) M \ell_B`, and the cap is the Polyak step of this gap, no longer than that
-       of all batches together: :math:`\eta = \min(M \ell_B / \gamma, \sum M \ell_B / \sum \gamma)` with
-       :math:`\gamma = \langle g, D^{-1} g \rangle`; where that is 0, there is no step. The factor :math:`M \ge 1` starts
-       at 1 and grows while the centre is ahead of the model, that is, while the new piece is lower at the centre
-       (:math:`b_B = \max(b - B, 0)`) than at the model: :math:`\log M \leftarrow \max(0, \log M + \tfrac{1 - \beta_1^k}{k}
-       (\ell_B - b_B) / \max(\ell_B, b_B))`;
+       :math:`T = b - \tfrac12 (1 - \beta_1^k) M \ell_B`, and the cap is the Polyak step of this gap, no longer than
+       that of all batches together: :math:`\eta = \min(M \ell_B / \gamma, \sum M \ell_B / \sum \gamma)` with
+       :math:`\gamma = \langle g, D^{-1} g \rangle`; where that is 0, there is no step. The factor :math:`M \ge 1`
+       starts at 1 and grows while the centre is ahead of the model, that is, while the new piece is lower there:
+       :math:`\log M \leftarrow \max(0, \log M + \tfrac1k (1 - \beta_1^k) (\ell_B - b_B) / \max(\ell_B, b_B))` with
+       :math:`b_B = \max(b - B, 0)`;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
        simplex, with :math:`Q = \eta A D^{-1} A^\top`;
     5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where

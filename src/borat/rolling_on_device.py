@@ -128,7 +128,7 @@ def _aim(
 
     ``above_bound`` has the newest piece's values at the model and at the centre.
     """
-    at_model, at_centre = above_bound.clamp_min(0.0).split(1)
+    at_model, at_centre = above_bound.clamp_min(0.0).split_with_sizes((1, 1))
     lead = ((at_model - at_centre) / torch.maximum(at_model, at_centre)).nan_to_num(nan=0.0)
     stretch = torch.addcmul(reach[:1], lead, warmth / k).clamp_min(0.0)
     gap = stretch.exp() * at_model

@@ -160,8 +160,10 @@ def stretch_of(optimizer: FreeBORAT) -> float:
 
 @pytest.mark.parametrize("capturable", [False, True])
 def test_steps_stretch_while_the_centre_is_ahead(capturable):
-    """Downhill all along, the centre is ahead of the model, and steps become longer than half of the Polyak step; across
-    a valley that no step leaves, it is now ahead and now behind, and they do not."""
+    """Downhill all along, the centre is ahead of the model, and steps become longer than half of the Polyak step.
+
+    Where the slope changes its sign with each batch, the centre is now ahead and now behind, and they do not.
+    """
     ahead, across = (nn.Parameter(torch.tensor([100.0], dtype=torch.float64)) for _ in range(2))
     downhill = FreeBORAT([ahead], 2, capturable=capturable)
     valley = FreeBORAT([across], 2, capturable=capturable)
@@ -177,7 +179,7 @@ def test_steps_stretch_while_the_centre_is_ahead(capturable):
 
 
 def test_the_stretched_gap_in_closed_form():
-    """With one piece, a step goes half of M times the loss over the squared length of its gradient, but for the warm-up."""
+    """With one piece: the target is half of M times the loss below its value at the centre, but for the warm-up."""
     model = network()
     optimizer = FreeBORAT(model.parameters(), 2)
     log_stretch = 0.0

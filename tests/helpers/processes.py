@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -36,9 +37,12 @@ def _call_in(variables: dict[str, str], target: Callable[..., object], *argument
     target(*arguments)
 
 
-def start_borat(*words: str, output: str | Path = os.devnull, **environment: str) -> BaseProcess:
-    """The command ``borat``, started warm; what it says goes to a file, which may be a terminal."""
-    return start_warm(_borat, words, output, **environment)
+def start_borat(*words: str, output: str | Path = os.devnull, leader: bool = False, **environment: str) -> BaseProcess:
+    """The command ``borat``, started warm; what it says goes to a file, which may be a terminal.
+
+    The leader of a group can be told together with the processes that it starts, as by a terminal.
+    """
+    return start_warm(_borat, words, output, leader, **environment)
 
 
 def ended(process: BaseProcess, seconds: float = 120.0) -> int | None:
@@ -48,11 +52,14 @@ def ended(process: BaseProcess, seconds: float = 120.0) -> int | None:
     return process.exitcode
 
 
-def _borat(words: Sequence[str], output: str | Path) -> None:
+def _borat(words: Sequence[str], output: str | Path, leader: bool) -> None:
     from borat.__main__ import main
 
+    if leader:
+        os.setsid()
     _say(output, 1, 2)
     sys.argv = ["borat", *words]
+    sys.modules["__main__"].__spec__ = find_spec("borat.__main__")  # by which this command starts itself again
     main()
 
 
@@ -100,7 +107,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
         time.sleep(0.02)
 
 
-def count_group(leader: subprocess.Popen, word: str = "") -> int:
+def count_group(leader: BaseProcess, word: str = "") -> int:
     """How many processes, with this in their command, are in the group of one that has a group of its own."""
     command = ["ps", "-e", "-o", "pgid=,args="]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -108,14 +108,15 @@ def free_borat(
         b = np.append(b, loss + g @ (z - y))[-(bundle_size - 1) :]
         # 3
         gamma, warmth = g @ (g / D), 1.0 - beta**k
-        l, h = max(loss - lower_bound, 0.0), max(b[-1] - lower_bound, 0.0)
+        at_y, at_z = max(loss - lower_bound, 0.0), max(b[-1] - lower_bound, 0.0)
         if aim is None:
-            log_M = max(log_M + (warmth * (l - h) / max(l, h) / k if max(l, h) > 0.0 else 0.0), 0.0)
-            gap = np.exp(log_M) * l
+            lead = (at_y - at_z) / max(at_y, at_z) if max(at_y, at_z) > 0.0 else 0.0
+            log_M = max(log_M + warmth * lead / k, 0.0)
+            gap = np.exp(log_M) * at_y
             T = b[-1] - 0.5 * warmth * gap
         else:
-            gap = h
-            T = lower_bound + h * (1.0 - aim * warmth)
+            gap = at_z
+            T = lower_bound + at_z * (1.0 - aim * warmth)
         all_gaps, all_gamma = all_gaps + gap, all_gamma + gamma
         alpha = np.append(np.zeros(len(b)), 1.0)
         if gap > 0.0 and gamma > 0.0:

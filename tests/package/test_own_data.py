@@ -22,7 +22,8 @@ COMMANDS = CONSOLE.replace("\\\n", " ").splitlines()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the first program makes."""
+    """What the first program makes; the second is run by a test below."""
+    assert len(PROGRAMS) == 2
     folder = tmp_path_factory.mktemp("empty")
     run_program(PROGRAMS[0], folder)
     return folder

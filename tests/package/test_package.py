@@ -68,8 +68,9 @@ def code_of(page: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL))
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if code_of(page)])
+@pytest.mark.parametrize("page", [page for page in pages() if code_of(page) and page != "docs/your-own-data.md"])
 def test_code_blocks_run(page, tmp_path):
+    """That one's are run by test_own_data.py, between its commands."""
     run_program(code_of(page), tmp_path)
 
 

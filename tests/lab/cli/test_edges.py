@@ -32,6 +32,7 @@ from borat.lab.sweeps.progress import JobProgress
 from borat.lab.sweeps.sweep import run_configs, sweep
 from borat.lab.training.train import train
 from processes import count_group, ended, start_borat, wait_until
+from sockets import LOOPBACK, listening, needs_table
 
 BORAT = [sys.executable, "-m", "borat"]
 RATES = ("0.001", "0.01", "0.1", "1.0", "10.0", "100.0", "1000.0", "10000.0")
@@ -277,61 +278,23 @@ def test_ctrl_c_later_is_one_line(tmp_path):
 # Processes and ports
 
 
-def listening(leader: subprocess.Popen) -> set[str]:
-    """The addresses at which the processes of a session listen."""
-    sessions = subprocess.run(["ps", "-e", "-o", "pid=,sid="], capture_output=True, text=True, check=True).stdout
-    pids = [pid for pid, sid in map(str.split, sessions.splitlines()) if sid == str(leader.pid)]
-    sockets = {link for pid in pids for link in links(Path(f"/proc/{pid}/fd"))}
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            _, local, _, state, *_, inode = line.split()[:10]
-            if state == "0A" and f"socket:[{inode}]" in sockets:
-                found.add(local.split(":")[0])
-    return found
-
-
-def links(folder: Path) -> list[str]:
-    try:
-        return [os.readlink(path) for path in folder.iterdir()]  # noqa: PTH115 - it leads to no path
-    except OSError:  # it has ended meanwhile
-        return []
-
-
-LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-
-
-def watch_ports(command: list[str], **options) -> tuple[set[str], str]:
-    files = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    found = set()
-    with subprocess.Popen([*BORAT, *command], start_new_session=True, **files, **options) as process:
-        while process.poll() is None:
-            found |= listening(process)
-            time.sleep(0.05)
-        said = process.stdout.read()
-    assert process.returncode == 0, said
-    return found, said
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the system's table of sockets")
+@needs_table
 def test_processes_of_one_machine_meet_where_no_other_can_reach_them(tmp_path):
     """On a single core, so that two processes are too many: that is said, too."""
     core = min(os.sched_getaffinity(0))
-    command = ["train", "--devices", "2", "--epochs", "3", "--accelerator", "cpu", "--out", str(tmp_path)]
-    found, said = watch_ports(command, preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+    command = [*BORAT, "train", "--devices", "2", "--epochs", "1", "--accelerator", "cpu", "--out", str(tmp_path)]
+    files = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    found = set()
+    with subprocess.Popen(command, preexec_fn=lambda: os.sched_setaffinity(0, {core}), **files) as process:
+        while process.poll() is None:
+            found |= listening(process.pid)
+            time.sleep(0.1)
+        said = process.stdout.read()
+    assert process.returncode == 0, said
     assert found
     assert found <= LOOPBACK
     assert "warning: devices=2 processes share 1 cores: devices=1 would be faster\nstarting 2 processes\n" in said
     assert said.count("warning") == 1, "one process speaks"
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the system's table of sockets")
-def test_ray_on_this_machine_listens_for_no_other(tmp_path):
-    pytest.importorskip("ray", reason="needs the ray extra")
-    command = ["sweep", "--engine", "ray", "--lr", "1", "--epochs", "1", "--train-limit", "200", "--out", str(tmp_path)]
-    found, said = watch_ports(command, env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"})
-    assert found
-    assert found <= LOOPBACK, said
 
 
 # Narrow terminals and pipes

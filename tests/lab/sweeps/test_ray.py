@@ -21,6 +21,7 @@ from borat.lab.sweeps.engines.base import make_engine
 from borat.lab.sweeps.engines.ray import RayEngine
 from borat.lab.sweeps.sweep import run_configs
 from borat.lab.training.train import train
+from sockets import LOOPBACK, listening, needs_table
 
 ray = pytest.importorskip("ray", reason="needs the ray extra")
 
@@ -31,12 +32,14 @@ CONFIG = RunConfig(epochs=6, train_limit=600, batch_size=8, dropout=0.2)
 
 @pytest.fixture(scope="module")
 def _cluster():
-    """Two CPUs, and a GPU that exists on paper."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - or its workers starve beside other tests
-    ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+    """Ray as the engine starts it by itself, with two CPUs and a GPU that exists on paper."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2, "GPU": 1}')
+        patch.setenv("RAY_worker_niceness", "0")  # or its workers starve beside other tests
+        with RayEngine()._connected(ray):
+            yield
+    assert not ray.is_initialized(), "it ends with the sweep"
 
 
 # First, what goes wrong without a cluster
@@ -107,6 +110,47 @@ def test_killed_worker_is_retried_and_the_run_is_the_same(tmp_path):
     assert ray.is_initialized(), "it was ours before the sweep, and is ours after it"
 
 
+@on_the_cluster
+@needs_table
+def test_on_this_machine_it_listens_for_no_other():
+    """Neither this process nor Ray's own, nor those that work."""
+    found = listening(os.getpid())
+    assert found
+    assert found <= LOOPBACK
+
+
+@on_the_cluster
+def test_interrupt_saves_the_run(tmp_path):
+    def interrupt(progress):
+        if progress.points[0].done >= 1:
+            raise KeyboardInterrupt
+
+    config = CONFIG.replace(epochs=1000)
+    with pytest.raises(KeyboardInterrupt):
+        run_configs([config], tmp_path, engine=RayEngine(), watch=interrupt)
+    saved = Run(tmp_path / config.digest).load("last.pt")["position"]
+    assert saved["batch"] > 0, "stopped within an epoch"
+
+
+@on_the_cluster
+def test_command(tmp_path):
+    """Failures are listed by their reason, and are the exit code; one run at a time, in the process of the last."""
+    arguments = f"sweep --engine ray --out {tmp_path} --epochs 1 --train-limit 100 --lr 0.1,1 --optimizer sgd,borat"
+    arguments += " --weight-decay 0.01 --cpus-per-run 2"
+    done = CliRunner().invoke(app, arguments.split(), env={"COLUMNS": "200"})
+    assert done.exit_code == 1, done.output
+    assert re.search(r"SGD, lr 0.1: finished, test accuracy [\d.]+ % \(\d of 4 done", done.output)
+    assert (
+        done.output.count(
+            "failed: ValueError: weight_decay does not apply to borat: use radius, got 0.01\n"
+            "  BORAT3, lr 0.1; BORAT3, lr 1\n"
+        )
+        == 1
+    )
+    assert "2 of 4 runs are in" in done.output
+    assert len(list((tmp_path / "logs").iterdir())) == 2
+
+
 @pytest.fixture
 def resources():
     """A function of no module, which Ray would look for on the other machine."""
@@ -156,35 +200,3 @@ def test_failures_do_not_stop_the_rest(tmp_path, resources):
     assert outcomes[0].result["visible"] == 0, "a run that asked for no GPU sees none"
     assert "worker died" in outcomes[1].error
     assert outcomes[2].error.endswith("ArithmeticError: no luck\n")
-
-
-@on_the_cluster
-def test_interrupt_saves_the_run(tmp_path):
-    def interrupt(progress):
-        if progress.points[0].done >= 1:
-            raise KeyboardInterrupt
-
-    config = CONFIG.replace(epochs=1000)
-    with pytest.raises(KeyboardInterrupt):
-        run_configs([config], tmp_path, engine=RayEngine(), watch=interrupt)
-    saved = Run(tmp_path / config.digest).load("last.pt")["position"]
-    assert saved["batch"] > 0, "stopped within an epoch"
-
-
-@on_the_cluster
-def test_command(tmp_path):
-    """Failures are listed by their reason, and are the exit code."""
-    arguments = f"sweep --engine ray --out {tmp_path} --epochs 1 --train-limit 100 --lr 0.1,1 --optimizer sgd,borat"
-    arguments += " --weight-decay 0.01"
-    done = CliRunner().invoke(app, arguments.split(), env={"COLUMNS": "200"})
-    assert done.exit_code == 1, done.output
-    assert re.search(r"SGD, lr 0.1: finished, test accuracy [\d.]+ % \(\d of 4 done", done.output)
-    assert (
-        done.output.count(
-            "failed: ValueError: weight_decay does not apply to borat: use radius, got 0.01\n"
-            "  BORAT3, lr 0.1; BORAT3, lr 1\n"
-        )
-        == 1
-    )
-    assert "2 of 4 runs are in" in done.output
-    assert len(list((tmp_path / "logs").iterdir())) == 2

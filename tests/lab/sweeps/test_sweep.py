@@ -206,23 +206,24 @@ def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start_war
     assert 0 < len(done) < 4, "the sweep was killed midway"
     written = {path: path.stat().st_mtime_ns for run in done for path in run.iterdir()}
 
-    assert ended(start_warmly(*command, output=file)) == 0, file.read_text()
-    assert "4 of 4 runs are in" in file.read_text()
-    assert len(re.findall(": finished, test accuracy", file.read_text())) == 4 - len(done)
+    third = invoke(*command[1:])
+    assert third.exit_code == 0, third.output
+    assert "4 of 4 runs are in" in third.output
+    assert len(re.findall(": finished, test accuracy", third.output)) == 4 - len(done)
     assert written == {path: path.stat().st_mtime_ns for path in written}
     assert_same_runs(out, uninterrupted)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each worker imports by itself")
-def test_ctrl_c_while_workers_are_prepared(tmp_path, start):
+def test_ctrl_c_while_workers_are_prepared(tmp_path, start_warmly):
     """A terminal sends it to all processes; only the sweep speaks."""
-    command = [sys.executable, "-m", "borat", "sweep", "--out", str(tmp_path), *FLAGS.split()]
-    sweeping = start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    wait_until(lambda: count_group(sweeping, "multiprocessing.forkserver"))
+    file = tmp_path / "said.txt"
+    sweeping = start_warmly("sweep", "--out", str(tmp_path / "runs"), *FLAGS.split(), output=file, leader=True)
+    wait_until(lambda: count_group(sweeping, "multiprocessing.forkserver") > 1)  # from which it was started itself
     time.sleep(1.0)  # of several that they import
     os.killpg(sweeping.pid, signal.SIGINT)
-    said, _ = sweeping.communicate(timeout=60)
-    assert sweeping.returncode == 130
+    assert ended(sweeping, 60.0) == 130
+    said = file.read_text()
     assert "stopped with 0 of 4 runs done; the same command continues" in said
     assert "Traceback" not in said
     wait_until(lambda: not count_group(sweeping))

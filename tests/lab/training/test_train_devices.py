@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +14,7 @@ import torch
 from borat.lab.config import Execution
 from borat.lab.store.run import Run
 from borat.lab.training.train import Interrupted, train
-from processes import count_group, free_port, start_warm, wait_until
+from processes import count_group, ended, free_port, start_borat, start_warm, wait_until
 from train_worker import CONFIG, config_of, train_pairs
 
 PAIRS = (
@@ -86,22 +83,19 @@ def test_two_devices_equal_one(pair, folder, tmp_path):
 
 def test_interrupted_on_two_devices_and_resumed_on_one(tmp_path):
     """The signal reaches one of the processes that the command starts; both stop at the same batch."""
-    config = CONFIG.replace(epochs=60)
+    config = CONFIG.replace(epochs=25)
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in config.as_dict().items() if v is not None and k != "augment"]
-    command = [sys.executable, "-m", "borat", "train", f"--out={tmp_path}", "--no-tensorboard", *flags]
+    words = ["train", f"--out={tmp_path}", "--no-tensorboard", *flags]
     folder = tmp_path / config.digest
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    two = subprocess.Popen([*command, "--devices=2", "--strategy=fsdp", "--accelerator=cpu"], env=environment)
+    two = start_borat(*words, "--devices=2", "--strategy=fsdp", "--accelerator=cpu")
     try:
-        deadline = time.monotonic() + 120
-        while not (folder / "metrics.json").exists() and two.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        two.send_signal(signal.SIGTERM)
-        assert two.wait(timeout=60) == 130
+        wait_until(lambda: (folder / "metrics.json").exists() or not two.is_alive())
+        two.terminate()
     finally:
-        two.kill()
+        code = ended(two, 60.0)
+    assert code == 130
     state = Run(folder).load("last.pt")
-    assert 0 < state["position"]["epoch"] < 60
+    assert 0 < state["position"]["epoch"] < 25
     train(config, folder, execution=Execution(accelerator="cpu"))
     train(config, tmp_path / "alone", execution=Execution(accelerator="cpu", tensorboard=False))
     assert numbers(Run(folder)) == pytest.approx(numbers(Run(tmp_path / "alone")), rel=1e-5, abs=1e-7)
@@ -112,21 +106,17 @@ def starting(tmp_path, request):
     """The first of some processes, just when it has started the others, which will take seconds to arrive."""
     devices = getattr(request, "param", 2)
     words = ["train", "--devices", str(devices), "--accelerator", "cpu", "--epochs", "400", "--no-tensorboard", "--out"]
-    command = [sys.executable, "-m", "borat", *words, str(tmp_path)]
-    first = subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert any("starting" in line for line in first.stdout)
+    first = start_borat(*words, str(tmp_path), output=tmp_path / "said.txt", leader=True)
     wait_until(lambda: count_group(first) == devices)
     yield first
     with suppress(ProcessLookupError):
         os.killpg(first.pid, signal.SIGKILL)
-    first.communicate()
+    first.join()
 
 
 def test_no_process_is_left_when_the_first_is_killed_at_the_start(starting):
     starting.kill()
-    starting.wait()
+    starting.join()
     wait_until(lambda: count_group(starting) == 0)
 
 
@@ -134,8 +124,8 @@ def test_no_process_is_left_when_the_first_is_killed_at_the_start(starting):
 def test_ctrl_c_while_processes_start_is_one_line(starting, tell, tmp_path):
     """A terminal tells all processes, also those that Python is still starting; a program may tell the first only."""
     tell(starting.pid, signal.SIGINT)
-    said, _ = starting.communicate(timeout=60)
-    assert starting.returncode == 130
+    assert ended(starting, 60.0) == 130
+    _, said = re.split(r"starting \d processes\n", (tmp_path / "said.txt").read_text())
     assert re.fullmatch(rf"stopped before the next batch; .* continues \(in {tmp_path}/\w+\)\n", said)
     assert count_group(starting) == 0, "nor is a process left"
 
