@@ -32,8 +32,8 @@ class FreeBORAT(LossOptimizer):
 
     As :class:`borat.BORAT` it minimises exactly, in the dual, a proximal problem whose model of the loss is the maximum
     of a few linear pieces and of a constant. It differs in four things. The bundle *rolls*: each batch adds a piece,
-    the oldest leaves, and every batch moves the centre. The metric is Adam's. The constant piece is a *target* between
-    the lower bound and the loss. And the result is an average of the centres, as in Schedule-Free (Defazio et al.,
+    the oldest leaves, and every batch moves the centre. The metric is Adam's. The constant piece is a *target* that
+    follows the loss. And the result is an average of the centres, as in Schedule-Free (Defazio et al.,
     2024).
 
     There are three points: the centre :math:`z`; the average :math:`x`, which is the result; and between them
