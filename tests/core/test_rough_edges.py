@@ -86,7 +86,7 @@ def damaged_states(state):
     yield {"param_groups": state["param_groups"]}
     yield {**state, "param_groups": [{k: v for k, v in first.items() if k != "params"}, *others]}
     for key in first["bundle"]:
-        if key not in ("gaps", "squares", "precise"):  # which older ones do not have
+        if key not in ("stretch", "gaps", "squares", "precise"):  # which older ones do not have
             numbers = {k: v for k, v in first["bundle"].items() if k != key}
             yield {**state, "param_groups": [{**first, "bundle": numbers}, *others]}
     for name, value in state["state"][1].items():

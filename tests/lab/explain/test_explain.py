@@ -158,6 +158,7 @@ def test_the_page_holds_every_frame(data):
                     frame.slope,
                     frame.target,
                     frame.gap,
+                    frame.width,
                     frame.goal,
                     frame.average,
                     frame.next_point,

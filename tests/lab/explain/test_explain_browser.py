@@ -126,7 +126,7 @@ def test_the_three_points_of_free_borat_are_the_librarys(shown, e):
             cells = shown.run("return [...document.querySelectorAll('#pieces tr')].map(r => r.innerText.split('\\t'))")
             assert len(cells) == len(frame.alpha)
             assert cells[-1][0] == "the target"
-            assert float(cells[-1][2]) == pytest.approx(frame.target, abs=6e-5)
+            assert float(cells[-1][2].replace("\u2212", "-")) == pytest.approx(frame.target, abs=6e-5)
             assert cells[-2][0] == f"line {step + 1}"
             assert float(cells[-2][1].replace("\u2212", "-")) == pytest.approx(frame.point, abs=6e-5)
     assert shown.console_errors() == []
@@ -159,7 +159,7 @@ def test_the_text_tells_a_step_of_free_borat(shown):
     assert text(shown, "headline") == "FreeBORAT with N = 3, batch 6"
     story = text(shown, "story")
     assert f"Line 6 was measured at y = {frame.point:.4f}".rstrip("0") in story
-    assert f"{100 * (1 - frame.target / frame.gap):.0f} % of the way down to the bound" in story
+    assert f"lower by {100 * (frame.gap - frame.target) / frame.loss:.0f} % of the loss at y" in story
     assert "2/7 of its distance to z" in story
 
 

@@ -5,6 +5,7 @@ The numbers come from :class:`borat.BORAT` and :class:`borat.FreeBORAT` themselv
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -149,6 +150,7 @@ class FreeFrame:
         alpha: the weights of the newest pieces, oldest first, the target's last.
         target: the height that the step aims at.
         gap: the height of the newest piece above the bound, at the centre.
+        width: the cap of the step over the metric, as lr is BORAT's; 0 without a step.
         centre: ``z`` before the step.
         goal: ``z`` after it: the minimiser of the proximal model.
         average: ``x`` after it, where :meth:`borat.FreeBORAT.eval` puts the model.
@@ -162,15 +164,11 @@ class FreeFrame:
     alpha: tuple[float, ...]
     target: float
     gap: float
+    width: float
     centre: float
     goal: float
     average: float
     next_point: float
-
-    @property
-    def width(self) -> float:
-        """The cap of the step in units of the slope, as lr is BORAT's: with one weight the metric cancels."""
-        return self.gap / self.slope**2 if self.slope else 0.0
 
 
 def trajectory(example: Example, lr: float, size: int, start: float, calls: int = CALLS) -> list[Frame]:
@@ -191,7 +189,7 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
     """The first batches of FreeBORAT with a bundle of ``size`` and its defaults."""
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = FreeBORAT([w], size)
-    beta = optimizer.param_groups[0]["betas"][0]
+    beta, beta2 = optimizer.param_groups[0]["betas"]
     frames = []
     for call in range(calls):
         sample, point = call % len(example.samples), w.item()
@@ -200,10 +198,12 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
         step, goal = optimizer.last_step, optimizer.state[w]["centre"].item()
         assert step is not None
         assert step.target is not None
+        assert isinstance(step.step_size, float)
         average = goal + (w.item() - goal) / beta  # eval()'s, which for this many optimizers would take a minute
-        frames.append(
-            FreeFrame(sample, point, loss, slope, step.alpha, step.target, step.gap, centre, goal, average, w.item())
-        )
+        metric = optimizer.state[w]["rms"].item() / math.sqrt(1.0 - beta2 ** (call + 1)) + optimizer.defaults["eps"]
+        width = step.step_size / (1.0 - step.alpha[-1]) / metric if step.step_size else 0.0
+        model = (step.alpha, step.target, step.gap, width)
+        frames.append(FreeFrame(sample, point, loss, slope, *model, centre, goal, average, w.item()))
     return frames
 
 

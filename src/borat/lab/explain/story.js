@@ -48,10 +48,11 @@ function tellFree(frame) {
   const newest = pieces[pieces.length - 1], headline = `FreeBORAT with N = ${frame.size}, batch ${batch}`;
   const parts = [`Line ${batch} was measured at y = ${number(newest.point)}.`];
   if (used.length === 1 && used[0] === "the target") {
-    parts.push(`At the centre z = ${number(centre)} it is at or below the bound: nothing is left to gain, so z stays.`);
+    parts.push("The loss there is at or below the bound, or flat: nothing is left to gain, so z stays.");
   } else {
-    parts.push(`At the centre z = ${number(centre)} its height is ${number(gap)}. The target is ${number(floor)}, ` +
-      `${number(100 * (1 - floor / gap), 0)} % of the way down to the bound, which becomes 50 % over the first batches.`);
+    parts.push(`At the centre z = ${number(centre)} its height is ${number(gap)}. The target is ${number(floor)}: ` +
+      `lower by ${number(100 * (gap - floor) / newest.loss, 0)} % of the loss at y, a share that becomes 50 % over the first ` +
+      "batches, and more while z is ahead of y.");
     parts.push(used.length > 1 ? `The lowest point of the model is where ${list(used)} meet: z jumps there, to ${number(goals.z)}.`
       : `All weight is on ${used[0]}: z goes as far as the cap allows, to ${number(goals.z)}.`);
   }
