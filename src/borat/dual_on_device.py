@@ -23,7 +23,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 
 LIMIT = 8
 """Largest number of pieces: N of them have 2^N - 1 supports."""
@@ -71,7 +70,7 @@ class DualOnDevice:
         b, Q = _parts(problem)
         lengths = Q.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
         shortest = torch.where(self._is_member, lengths, self._inf).argmin(-1)
-        origin = embedding(shortest, self._identity)
+        origin = self._identity.index_select(0, shortest.flatten()).view(*shortest.shape, Q.shape[-1])
         P = torch.addcmul(self._members, self._member, origin.unsqueeze(-2), value=-1.0)
         PQ, P = P.flatten(1, 2) @ Q, P.flatten(0, 1)
         back = self._inverse(PQ.view_as(P) @ P.mT) @ P
