@@ -1,6 +1,6 @@
 # make demo   what borat does, on scikit-learn's digits, in two minutes
 # make test   lint, types and all tests
-# make test-fast  the core's tests, in a minute
+# make test-fast  the core's tests without those that start compilers and trainers, in a minute
 # make sanitize  the C sources on random input, under AddressSanitizer and UndefinedBehaviorSanitizer
 # make map    CONTRIBUTING's map, from the modules
 # make docs   the documentation site, in site/
@@ -30,7 +30,7 @@ pytest: .venv/ready
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-fast: .venv/ready
-	$(BIN)/pytest -n auto tests/core
+	$(BIN)/pytest -n auto -m "not slow" tests/core
 
 # Once with the instructions that every processor has, and once with all that this one has.
 ROUNDS ?= 1000

@@ -274,8 +274,9 @@ class LossOptimizer(CapturableOptimizer):
             raise TypeError(f"param_group must be a dict, got {type(param_group).__name__}")
         first = self.param_groups[0] if self.param_groups else self.defaults
         for key in self._SHARED:
-            if param_group.setdefault(key, first[key]) != first[key]:
-                raise ValueError(f"{key} must be the same for all parameter groups, got {param_group[key]!r}")
+            value = param_group.setdefault(key, first[key])
+            if value is not first[key] and value != first[key]:  # NaN, which no value equals, is refused for itself
+                raise ValueError(f"{key} must be the same for all parameter groups, got {value!r}")
         self._check_group({**self.defaults, **param_group})
         super().add_param_group(param_group)
 

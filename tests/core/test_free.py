@@ -17,7 +17,7 @@ from torch.nn.utils import parameters_to_vector
 from borat import FreeBORAT, kernels
 from borat.constraints import L2Ball
 from borat.vectors import Backend
-from problems import as_functions, batches, network, train, use_backend
+from problems import as_functions, batches, network, train, use_backend, vector
 from reference import free_borat, project_l2
 
 SIZES = [2, 3, 5, 9]
@@ -34,10 +34,6 @@ CASES = {
     "ball": {"radius": 2.2},
     "all": {"lower_bound": 0.1, "weight_decay": 0.1, "radius": 2.2, "lr": 0.7, "aim": 0.8},
 }
-
-
-def vector(model: nn.Module) -> torch.Tensor:
-    return parameters_to_vector(model.parameters()).detach().clone()
 
 
 def make(params, bundle_size=3, *, radius=None, **options) -> FreeBORAT:
@@ -62,7 +58,7 @@ def result(model, optimizer) -> torch.Tensor:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("bundle_size", SIZES)
 def test_equals_the_literal_twin(bundle_size, case, monkeypatch):
-    start, data = network(), batches(12 if bundle_size > 5 else 20)  # the twin solves 2^N systems for each batch
+    start, data = network(), batches(12)
     expected = twin(start, data, bundle_size, **CASES[case])
     for backend in (None, Backend.OWN, Backend.PLAIN) if kernels.are_there() else (None, Backend.PLAIN):
         if backend is not None:
@@ -98,7 +94,7 @@ def test_groups_have_their_own_lr_and_decay(bundle_size, radius):
 def test_saved_and_loaded_at_any_batch(bundle_size):
     start, data, case = network(), batches(11), {**CASES["all"], "aim": None}
     expected = twin(start, data, bundle_size, **case)
-    for split, at_result in itertools.product(range(11), (False, True)):
+    for split, at_result in itertools.product((1, 4, 10), (False, True)):
         model = copy.deepcopy(start)
         optimizer = make(model.parameters(), bundle_size, **case)
         train(model, optimizer, data[:split])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 
 import pytest
 import torch
@@ -20,10 +23,15 @@ SIZES = (0, 1, 15, 16, 17, 63, 64, 65, 1023, 1024, 1025, 32768, 32769, 100_003)
 pytestmark = pytest.mark.skipif(not kernels.are_there(), reason="there was no C compiler for the kernels")
 
 
+@cache
+def _random(seed: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(size + 3, generator=generator, dtype=dtype) for size in SIZES]
+
+
 def vector(seed: int, dtype: torch.dtype) -> list[torch.Tensor]:
     """One tensor of each size, within larger ones, so that memory beside them shows."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(size + 3, generator=generator, dtype=dtype)[1:-2] for size in SIZES]
+    return [x.clone()[1:-2] for x in _random(seed, dtype)]
 
 
 @pytest.fixture(params=[torch.float32, torch.float64])
@@ -31,18 +39,33 @@ def dtype(request):
     return request.param
 
 
-@pytest.fixture(params=[1, 2, 5])
+THREADS = [1, 2, 5]
+
+
+@pytest.fixture(params=THREADS)
 def threads(request):
+    with on_threads(request.param):
+        yield
+
+
+@pytest.fixture(params=[*((Backend.OWN, n) for n in THREADS), (Backend.FUSED, 1), (Backend.PLAIN, 1)], ids=str)
+def backend(request):
+    """Each of them; ours on several threads, of which those of PyTorch know nothing."""
+    chosen, threads = request.param
+    with on_threads(threads):
+        yield chosen
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
+    torch.set_num_threads(count)
     yield
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("terms", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("backend", Backend)
 def test_move(backend, terms, keep, dtype):
     base, xs = vector(0, dtype), [vector(k + 1, dtype) for k in range(terms)]
     weights, old_base, last_term = (vector(seed, dtype) for seed in (10, 11, 12))
@@ -57,9 +80,7 @@ def test_move(backend, terms, keep, dtype):
             assert torch.equal(last_term[i], xs[-1][i])
 
 
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("backend", Backend)
 def test_move_with_momentum(backend, in_place, dtype):
     base, x, y, velocity = (vector(seed, dtype) for seed in range(4))
     weights = base if in_place else vector(9, dtype)

@@ -136,6 +136,7 @@ def test_tensorboard_holds_the_numbers(tmp_path):
     assert kinds == {kind: [info.kind for info in infos].count(kind) for kind in {info.kind for info in infos}}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec.*is deprecated:FutureWarning")
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 def test_lightning_log_dict(tmp_path):

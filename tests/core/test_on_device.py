@@ -349,6 +349,7 @@ NEW_COMPILER = hasattr(torch._dynamo.config, "trace_autograd_ops")
 """That of PyTorch 2.6 compiles no backward pass, and tells that something is raised within a step, but not what."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
 @pytest.mark.parametrize("whole", [False, True], ids=["step", "training step"])
 def test_compiles_to_one_graph(name, whole):

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="needs make and a C compiler")
 def test_nothing_beside_the_tensors_is_touched():
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}

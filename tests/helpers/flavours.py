@@ -1,13 +1,16 @@
-"""Every optimizer of ours, at several bundle sizes, behind one way to make it: what the contract is tested over."""
+"""What the contract is tested over: every optimizer of ours, at several bundle sizes, and with each of its options."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 
-from borat import BORAT, FreeBORAT
+from borat import ALIG, BORAT, FreeBORAT
+from borat.constraints import L2Ball
 
 
 @dataclass(frozen=True)
@@ -42,3 +45,58 @@ FLAVOURS = [
 ]
 
 over_flavours = pytest.mark.parametrize("make", FLAVOURS, ids=str)
+
+
+_OF_BOTH: dict[str, dict[str, Any]] = {
+    "tensor lr": {"lr": torch.tensor(0.5)},
+    "lower bound": {"lr": 0.5, "lower_bound": -0.05},
+    "constraint": {"lr": 0.5, "constraint": L2Ball(1.5)},
+    "on the device": {"lr": 0.5, "capturable": True},
+}
+OPTIONS: dict[type, dict[str, dict[str, Any]]] = {
+    ALIG: {
+        "default": {},
+        "no momentum": {"lr": 0.5, "momentum": 0.0},
+        "no cap": {"lr": None, "momentum": 0.0},
+        "no cap, momentum": {"lr": None, "momentum": 0.9},
+        **_OF_BOTH,
+    },
+    BORAT: {
+        "default": {},
+        **{
+            f"N={n}, momentum={momentum}": {"bundle_size": n, "momentum": momentum, "lr": 0.5}
+            for n in (1, 2, 3, 5, 10)
+            for momentum in (0.0, 0.9)
+        },
+        "same batch": {"bundle_size": 4, "lr": 0.5, "same_batch": True},
+        **_OF_BOTH,
+    },
+    FreeBORAT: {
+        **{f"N={n}": {"bundle_size": n} for n in (2, 3, 5)},
+        "aim": {"aim": 1.0},
+        "betas": {"betas": (0.8, 0.9), "eps": 1e-6},
+        "weight decay": {"weight_decay": 1e-3},
+        **_OF_BOTH,
+    },
+}
+"""Ways to make each optimizer, by what is special about them."""
+
+
+def has_cap(options: dict[str, Any]) -> bool:
+    return options.get("lr", 0.1) is not None
+
+
+def over_options(
+    keep: Callable[[dict[str, Any]], bool] = lambda options: True, of: tuple[type, ...] = tuple(OPTIONS)
+) -> Any:
+    """A test of every optimizer with each of its options."""
+    cases = [
+        pytest.param(cls, options, id=f"{cls.__name__}: {name}")
+        for cls in of
+        for name, options in OPTIONS[cls].items()
+        if keep(options)
+    ]
+    return pytest.mark.parametrize(("cls", "options"), cases)
+
+
+over_classes = pytest.mark.parametrize("cls", OPTIONS, ids=lambda cls: cls.__name__)

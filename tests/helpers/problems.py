@@ -18,6 +18,11 @@ def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(dtype)
 
 
+def vector(model: nn.Module) -> Tensor:
+    """A copy of all the parameters."""
+    return parameters_to_vector(model.parameters()).detach().clone()
+
+
 def batches(count: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -42,7 +47,7 @@ def train(
         loss = loss_of(nn.functional.cross_entropy(model(x), y))
         loss.backward()
         optimizer.step(loss=loss)
-        points.append(parameters_to_vector(model.parameters()).detach().clone())
+        points.append(vector(model))
     return points
 
 
