@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -29,6 +30,11 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first: none is left to one core at the end, when the other has nothing to do."""
     items.sort(key=lambda item: item.path.stem not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: neither garbage collections nor searches among all objects need to look at it again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
