@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import os
 
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported by anybody: there need not be a GPU
+
 import pytest
 import torch
 from hypothesis import settings
@@ -35,6 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What is imported stays: neither garbage collections nor searches among all objects need to look at it again."""
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from borat import kernels_on_device
 from borat.bundle import Bundle, StepInfo
 from borat.checks import has_no_end
 from borat.dual import Array
@@ -48,7 +49,7 @@ class BundleOnDevice(OnDevice):
         self.has_cap = not has_no_end(groups[0]["lr"])
 
         # 1. The gradient's row of the Gram matrix, in which only the pieces up to it count.
-        batches = [_BundleBatch(flat, masks.is_open, keeps_centre=self.size > 2) for flat in self.flats]
+        batches = [self._batch_of(flat)(flat, masks.is_open, keeps_centre=self.size > 2) for flat in self.flats]
         products = self._products(batches, len(groups))
         value, products = measure.on_device(number(loss, self.device), products)
         row = torch.where(masks.before, products, products.narrow(-1, self.pieces - 1, 1))
@@ -71,7 +72,7 @@ class BundleOnDevice(OnDevice):
         kept_row = torch.where(ok, old["position"], self._own_row).long()
         steps = lr.unsqueeze(-1) * torch.where(ok, alpha.narrow(0, 0, self.pieces), trial)
         for batch in batches:
-            batch.move(steps[batch.flat.group], kept_row, ok, completes, float(groups[batch.flat.group]["momentum"]))
+            batch.move(steps[batch.flat.group], kept_row, ok, completes, groups[batch.flat.group]["momentum"])
         if constraint is not None:
             self._project(constraint, [slot.param for flat in self.flats for slot in flat.slots], completes)
             for batch in batches:
@@ -81,6 +82,9 @@ class BundleOnDevice(OnDevice):
         below = old["below"] if self.size == 1 else torch.minimum(old["below"], above_bound)
         now = {**new, "position": torch.where(completes, self.zero, position), "below": below}
         self._keep(ok, completes, value, more, now, {**new, "position": position})
+
+    def _batch_of(self, flat: Flat) -> type[_BundleBatch]:
+        return _BundleBatchOfKernels if kernels_on_device.are_there(flat.device) else _BundleBatch
 
     def _products(self, batches: list[_BundleBatch], groups: int) -> Tensor:
         """With the gradients in all rows, for each parameter group."""
@@ -189,6 +193,26 @@ class _BundleBatch:
     def undo_projection(self, completes: Tensor) -> None:
         """Trial points are not projected."""
         self.flat.put(torch.where(completes.to(self.flat.device), self.flat.weights(), self.point))
+
+
+class _BundleBatchOfKernels(_BundleBatch):
+    """The same in two launches."""
+
+    def __init__(self, flat: Flat, is_open: Tensor, *, keeps_centre: bool) -> None:
+        self.flat, self.point = flat, flat.load()
+        self.centre = flat.kept["centre"] if keeps_centre else None
+        self.is_open = is_open.to(flat.device)
+
+    def products(self) -> Tensor:
+        return kernels_on_device.bundle_products(self.flat.rows, self.point, self.centre, self.is_open).sum(0)
+
+    def move(self, steps: Tensor, row: Tensor, ok: Tensor, completes: Tensor, momentum: float) -> None:
+        numbers = torch.cat((steps, row, ok, completes, number(momentum, steps.device).reshape(1))).to(
+            self.point.device
+        )
+        velocity = self.flat.kept.get("velocity")
+        kernels_on_device.bundle_move(self.flat.rows, self.point, self.centre, velocity, numbers)
+        self.flat.put(self.point)
 
 
 def _scale_velocity(slot: Slot) -> None:

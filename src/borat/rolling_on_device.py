@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from borat import kernels_on_device
 from borat.bundle import StepInfo
 from borat.dual import Array
 from borat.flat import Flat
@@ -49,7 +50,8 @@ class RollingOnDevice(OnDevice):
 
         # 1. and 2. The metric, and all inner products in it.
         warmth, memory = (1.0 - betas**k).unbind()
-        batches = [_RollingBatch(flat, first["betas"][1], memory.rsqrt(), eps) for flat in self.flats]
+        metric = torch.stack((betas[1], memory.rsqrt(), eps))
+        batches = [_batch_of(flat, constraint)(flat, metric) for flat in self.flats]
         products = self._total([batch.products() for batch in batches], self.pieces * (self.pieces + 1) + 1)
         value, products = measure.on_device(number(loss, self.device), products)
         pairs, at_centre, apart = products.split_with_sizes((self.pieces**2, self.pieces, 1))
@@ -83,8 +85,7 @@ class RollingOnDevice(OnDevice):
         to_centre = torch.where(ok, pull * ratio - 1.0, self.zero).reshape(())
         row = torch.where(ok, old["batches"] % max(self.pieces - 1, 1), self._own_row)
         for batch in batches:
-            batch.finish(ok, 1.0 - pull * beta, to_centre)
-            batch.flat.keep(row.long().to(batch.flat.device), ok.to(batch.flat.device))
+            batch.finish(ok, 1.0 - pull * beta, to_centre, row)
         told = {"alpha": alpha, "problem": problem, "lr": lr, "batches": old["batches"], "eta": eta}
         now = {
             "batches": k,
@@ -140,15 +141,27 @@ def _aim(
     return target, polyak_step(gaps, squares).amin(0, keepdim=True), reach
 
 
-class _RollingBatch:
-    """The vectors of one flat at the time of one batch: ``y - z``, ``z`` and the metric ``D``."""
+def _batch_of(flat: Flat, constraint: Constraint | None) -> type[_RollingBatch]:
+    """A projection comes between what a kernel does at once."""
+    has_kernels = constraint is None and kernels_on_device.are_there(flat.device)
+    return _RollingBatchOfKernels if has_kernels else _RollingBatch
 
-    def __init__(self, flat: Flat, beta2: float, correction: Tensor, eps: Tensor) -> None:
+
+class _RollingBatch:
+    """The vectors of one flat at the time of one batch: ``y - z``, ``z`` and the metric ``D``.
+
+    Args:
+        flat: the parameters.
+        metric: beta2, the correction of its start, and eps.
+    """
+
+    def __init__(self, flat: Flat, metric: Tensor) -> None:
         self.flat, self.z = flat, flat.kept["centre"]
         self.apart = flat.load().to(flat.precise).sub_(self.z)
         self.G = flat.precise_rows()
-        self.root = torch.hypot(flat.kept["rms"] * math.sqrt(beta2), self.G[-1] * math.sqrt(1.0 - beta2))
-        self.scaled = self.G / torch.addcmul(eps.to(flat.device), self.root, correction.to(flat.device))
+        beta2, correction, eps = metric.to(flat.device).unbind()
+        self.root = torch.hypot(flat.kept["rms"] * beta2.sqrt(), self.G[-1] * (1.0 - beta2).sqrt())
+        self.scaled = self.G / torch.addcmul(eps, self.root, correction)
         """The gradients in the metric, ``g_i / D``."""
 
     def products(self) -> Tensor:
@@ -171,8 +184,8 @@ class _RollingBatch:
         torch.where(ok.to(self.u.device), self.u, self.flat.zero.to(self.u.dtype), out=self.u)
         self.z.sub_(self.u)
 
-    def finish(self, ok: Tensor, with_centre: Tensor, to_centre: Tensor) -> None:
-        """``y += with_centre * (z' - z) + to_centre * (y - z)``, wherever a projection has put ``z'``."""
+    def finish(self, ok: Tensor, with_centre: Tensor, to_centre: Tensor, row: Tensor) -> None:
+        """``y += with_centre * (z' - z) + to_centre * (y - z)``, wherever a projection has put ``z'``; keep ``g``."""
         ok, rms = ok.to(self.z.device), self.flat.kept["rms"]
         with_centre, to_centre = with_centre.to(rms.device), to_centre.to(rms.device)
         if self.before is not None:  # a projection of what was projected before may differ in the last bit
@@ -180,3 +193,31 @@ class _RollingBatch:
             self.u = (self.before - self.z).to(self.u.dtype)
         self.flat.add(self.apart.mul_(to_centre).addcmul_(self.u, with_centre, value=-1.0))
         torch.where(ok, self.root, rms, out=rms)
+        self.flat.keep(row.long().to(rms.device), ok)
+
+
+class _RollingBatchOfKernels(_RollingBatch):
+    """The same in two launches."""
+
+    def __init__(self, flat: Flat, metric: Tensor) -> None:
+        self.flat, self.metric = flat, metric
+        self.vectors = flat.rows, flat.load(), flat.kept["centre"], flat.kept["rms"]
+
+    def products(self) -> Tensor:
+        pieces = len(self.flat.rows)
+        sums = kernels_on_device.rolling_products(*self.vectors, self.metric.to(self.flat.device)).sum(0)
+        products, squares = sums.split_with_sizes((pieces**2 + pieces + 1, pieces**2))
+        self.squares = squares.view(pieces, pieces)
+        return products
+
+    def find_step(self, steps: Tensor) -> Tensor:
+        self.steps, own = steps, steps.to(self.squares.device)
+        return torch.dot(own, torch.mv(self.squares, own)).reshape(1)
+
+    def move_centre(self, decay: Tensor | None, ok: Tensor, *, is_constrained: bool) -> None:
+        self.decay = torch.zeros_like(ok) if decay is None else decay.reshape(1)
+
+    def finish(self, ok: Tensor, with_centre: Tensor, to_centre: Tensor, row: Tensor) -> None:
+        step = (self.steps, self.decay, ok, with_centre.reshape(1), to_centre.reshape(1), row)
+        kernels_on_device.rolling_move(*self.vectors, torch.cat((self.metric, *step)).to(self.flat.device))
+        self.flat.put(self.vectors[1])

@@ -16,7 +16,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from borat import ALIG, BORAT, FreeBORAT, constraints
+from borat import ALIG, BORAT, FreeBORAT, constraints, kernels_on_device
 from borat.constraints import Box, L1Ball, L2Ball, NonNegative, Simplex
 from problems import batches, network
 
@@ -59,6 +59,17 @@ def fake_gpu():
         yield
 
 
+@pytest.fixture(params=["operations", "kernels"])
+def either(request, monkeypatch):
+    """With PyTorch's operations, and with our own kernels, which run in Triton's interpreter."""
+    if request.param == "kernels":
+        pytest.importorskip("triton", reason="needs Triton")
+    monkeypatch.setattr(kernels_on_device, "are_there", lambda device: request.param == "kernels")
+    return request.param
+
+
+with_either = pytest.mark.usefixtures("either")
+
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "ALIG": (ALIG, {}),
     "ALIG without cap": (ALIG, {"lr": None}),
@@ -90,6 +101,7 @@ def take_steps(optimizer: Any, count: int) -> None:
         optimizer.step(loss=torch.empty((), device="cuda"))
 
 
+@with_either
 @over_optimizers
 def test_never_waits_for_a_gpu(name, fake_gpu):
     optimizer = make(name, layers())
@@ -155,6 +167,7 @@ def assert_alike(host: Any, device: Any) -> None:
         assert getattr(device.last_step, key) == expected, key
 
 
+@with_either
 @over_optimizers
 def test_takes_the_steps_of_the_host(name):
     host, device = both(name)
@@ -166,7 +179,9 @@ def test_takes_the_steps_of_the_host(name):
 
 @over_constraints
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
-def test_takes_the_steps_of_the_host_with_a_constraint(name, constraint):
+def test_takes_the_steps_of_the_host_with_a_constraint(name, constraint, either):
+    if either == "kernels" and constraint != CONSTRAINTS[0]:
+        pytest.skip("the kernels know nothing of what the constraint is")
     host, device = both(name, constraint=constraint)
     expected, points = points_of(host, batches(8)), points_of(device, batches(8))
     torch.testing.assert_close(points, expected, rtol=0.0, atol=1e-9)
@@ -184,6 +199,7 @@ def test_constraints_on_the_device_are_those_of_the_host(constraint, monkeypatch
         torch.testing.assert_close(tensors, expected, rtol=1e-12, atol=1e-12)
 
 
+@with_either
 @over_optimizers
 @pytest.mark.filterwarnings("ignore:.*dropped")
 def test_batches_that_are_dropped_or_lack_gradients(name):
@@ -203,6 +219,7 @@ def test_batches_that_are_dropped_or_lack_gradients(name):
     assert host.dropped_batches == 6
 
 
+@with_either
 @over_optimizers
 @pytest.mark.filterwarnings("ignore:.*dropped")
 def test_a_dropped_batch_leaves_the_point_where_it_is(name):
@@ -219,6 +236,7 @@ def test_a_dropped_batch_leaves_the_point_where_it_is(name):
             assert torch.equal(parameters_to_vector(device.model.parameters()), before)
 
 
+@with_either
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
 def test_a_few_steps_in_lower_precision(name, dtype):
@@ -228,6 +246,7 @@ def test_a_few_steps_in_lower_precision(name, dtype):
     torch.testing.assert_close(points_of(device, data), points_of(host, data), rtol=rtol, atol=rtol)
 
 
+@with_either
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
 def test_complex_sparse_and_strided_parameters(name):
     def run(capturable):
@@ -384,6 +403,14 @@ def test_compiles_to_one_graph(name, whole):
             points.append(parameters_to_vector(model.parameters()).detach().clone())
     torch.testing.assert_close(points, expected[1:], rtol=0.0, atol=1e-9)
     assert compiled.last_step.kind == eager.last_step.kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["BORAT3", "FreeBORAT3"])
+def test_kernels_are_part_of_that_graph(name, monkeypatch):
+    pytest.importorskip("triton", reason="needs Triton")
+    monkeypatch.setattr(kernels_on_device, "are_there", lambda device: True)
+    test_compiles_to_one_graph(name, whole=NEW_COMPILER)
 
 
 def test_the_first_step_is_not_compiled():

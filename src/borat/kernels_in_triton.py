@@ -1,0 +1,183 @@
+"""The kernels of a step on a GPU, in Triton: each is one launch, and one pass over the parameters.
+
+A program takes every ``tl.num_programs``-th block of the vectors. ``rows`` are the gradients of the pieces, one below
+the other, the newest last; sums are added up in float64. ``REAL`` is what one computes in: float32, or float64 for
+parameters of that. Numbers that come from the device are read from ``numbers``, in float64, and in the order in which
+the names stand in :mod:`borat.kernels_on_device`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def bundle_products(
+    rows,
+    weights,
+    centre,
+    is_open,
+    sums,
+    n,
+    HAS_CENTRE: tl.constexpr,
+    PIECES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    REAL: tl.constexpr,
+):
+    """Of all gradients with the newest; and where no bundle is open, the weights become the centre."""
+    is_closed = tl.load(is_open).to(tl.int32) == 0
+    piece = tl.arange(0, ROWS)[:, None].to(tl.int64)
+    total = tl.zeros((ROWS,), tl.float64)
+    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = at < n
+        G = tl.load(rows + piece * n + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
+        newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0).to(REAL)
+        total += tl.sum(G * newest[None, :], axis=1).to(tl.float64)
+        if HAS_CENTRE:  # noqa: SIM102 (one is known to the compiler, the other is not)
+            if is_closed:
+                tl.store(centre + at, tl.load(weights + at, mask=inside), mask=inside)
+    piece = tl.arange(0, ROWS)
+    tl.store(sums + tl.program_id(0) * PIECES + piece, total, mask=piece < PIECES)
+
+
+@triton.jit
+def bundle_move(
+    rows,
+    weights,
+    centre,
+    velocity,
+    numbers,
+    n,
+    HAS_CENTRE: tl.constexpr,
+    HAS_VELOCITY: tl.constexpr,
+    PIECES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    REAL: tl.constexpr,
+):
+    """The newest gradient to its row, and the weights to the trial point or, with momentum, the new centre."""
+    row = tl.load(numbers + PIECES)
+    ok = tl.load(numbers + PIECES + 1) != 0.0
+    completes = tl.load(numbers + PIECES + 2) != 0.0
+    momentum = tl.load(numbers + PIECES + 3).to(REAL)
+    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = at < n
+        newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0)
+        newest = tl.where(ok, newest, tl.zeros_like(newest))
+        u = tl.zeros((BLOCK,), REAL)
+        for c in tl.static_range(PIECES):
+            g = tl.load(rows + c * n + at, mask=inside, other=0.0)
+            u += tl.load(numbers + c).to(REAL) * tl.where(c == row, newest, g).to(REAL)
+        base = tl.load((centre if HAS_CENTRE else weights) + at, mask=inside, other=0.0).to(REAL)
+        point = base - u
+        if HAS_VELOCITY:
+            v = tl.load(velocity + at, mask=inside, other=0.0)
+            v = tl.where(completes, (momentum * v.to(REAL) + u).to(v.dtype), v)
+            tl.store(velocity + at, v, mask=inside)
+            point = tl.where(completes, point - momentum * v.to(REAL), point)
+        tl.store(weights + at, point.to(weights.dtype.element_ty), mask=inside)
+        tl.store(rows + row.to(tl.int64) * n + at, newest, mask=inside)
+
+
+@triton.jit
+def _new_rms(rms, newest, beta2):
+    """``sqrt(beta2 rms^2 + (1 - beta2) g^2)``, also where squares leave the range of numbers."""
+    a = tl.abs(rms) * tl.sqrt(beta2)
+    b = tl.abs(newest) * tl.sqrt(1.0 - beta2)
+    longest = tl.maximum(a, b)
+    unit = tl.where(longest > 0.0, longest, 1.0)
+    a, b = a / unit, b / unit
+    return longest * tl.sqrt(a * a + b * b)
+
+
+@triton.jit
+def rolling_products(
+    rows,
+    weights,
+    centre,
+    rms,
+    numbers,
+    sums,
+    n,
+    PIECES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    REAL: tl.constexpr,
+):
+    """Of all gradients: ``<g, g/D>``, ``<g, z>``, for the newest ``<g, z - y>``, and ``<g/D, g/D>``."""
+    beta2 = tl.load(numbers).to(REAL)
+    correction = tl.load(numbers + 1).to(REAL)
+    eps = tl.load(numbers + 2).to(REAL)
+    piece, column = tl.arange(0, ROWS)[:, None].to(tl.int64), tl.arange(0, COLUMNS)[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float64)
+    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = at < n
+        G = tl.load(rows + piece * n + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
+        newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0).to(REAL)
+        old = tl.load(rms + at, mask=inside, other=0.0).to(REAL)
+        D = eps + correction * _new_rms(old, newest, beta2)
+        scaled = G / D[None, :]
+        for c in tl.static_range(PIECES):
+            g = tl.load(rows + c * n + at, mask=inside, other=0.0).to(REAL)
+            total += tl.where(column == c, tl.sum(scaled * g[None, :], axis=1).to(tl.float64)[:, None], 0.0)
+            squares = tl.sum(scaled * (g / D)[None, :], axis=1).to(tl.float64)
+            total += tl.where(column == PIECES + c, squares[:, None], 0.0)
+        z = tl.load(centre + at, mask=inside, other=0.0).to(REAL)
+        apart = z - tl.load(weights + at, mask=inside, other=0.0).to(REAL)
+        total += tl.where(column == 2 * PIECES, tl.sum(G * z[None, :], axis=1).to(tl.float64)[:, None], 0.0)
+        total += tl.where(column == 2 * PIECES + 1, tl.sum(G * apart[None, :], axis=1).to(tl.float64)[:, None], 0.0)
+    # In the order of the docstring; each kind as a matrix, a vector, a number.
+    place = tl.where(column < PIECES, piece * PIECES + column, PIECES * PIECES + piece)
+    place = tl.where(column == 2 * PIECES + 1, PIECES * PIECES + PIECES, place)
+    is_square = (column >= PIECES) & (column < 2 * PIECES)
+    place = tl.where(is_square, PIECES * PIECES + PIECES + 1 + piece * PIECES + column - PIECES, place)
+    is_used = (piece < PIECES) & (column < 2 * PIECES + 2) & ((column != 2 * PIECES + 1) | (piece == PIECES - 1))
+    size = 2 * PIECES * PIECES + PIECES + 1
+    tl.store(sums + tl.program_id(0) * size + place, total, mask=is_used)
+
+
+@triton.jit
+def rolling_move(
+    rows,
+    weights,
+    centre,
+    rms,
+    numbers,
+    n,
+    PIECES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    REAL: tl.constexpr,
+):
+    """The step of the centre, its share in the weights, the metric, and the newest gradient to its row."""
+    beta2 = tl.load(numbers).to(REAL)
+    correction = tl.load(numbers + 1).to(REAL)
+    eps = tl.load(numbers + 2).to(REAL)
+    steps = numbers + 3
+    decay = tl.load(steps + PIECES).to(REAL)
+    ok = tl.load(steps + PIECES + 1) != 0.0
+    with_centre = tl.load(steps + PIECES + 2).to(REAL)
+    to_centre = tl.load(steps + PIECES + 3).to(REAL)
+    row = tl.load(steps + PIECES + 4).to(tl.int64)
+    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK).to(tl.int64)
+        inside = at < n
+        newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0)
+        old = tl.load(rms + at, mask=inside, other=0.0)
+        root = _new_rms(old.to(REAL), newest.to(REAL), beta2)
+        D = eps + correction * root
+        u = tl.zeros((BLOCK,), REAL)
+        for c in tl.static_range(PIECES):
+            u += tl.load(steps + c).to(REAL) * (tl.load(rows + c * n + at, mask=inside, other=0.0).to(REAL) / D)
+        y = tl.load(weights + at, mask=inside, other=0.0).to(REAL)
+        z = tl.load(centre + at, mask=inside, other=0.0).to(REAL)
+        u = tl.where(ok, u + decay * y, 0.0)
+        tl.store(centre + at, (z - u).to(centre.dtype.element_ty), mask=inside)
+        y += to_centre * (y - z) - with_centre * u
+        tl.store(weights + at, y.to(weights.dtype.element_ty), mask=inside)
+        tl.store(rms + at, tl.where(ok, root.to(old.dtype), old), mask=inside)
+        tl.store(rows + row * n + at, tl.where(ok, newest, tl.zeros_like(newest)), mask=inside)
