@@ -49,7 +49,7 @@ class BundleOnDevice(OnDevice):
         self.has_cap = not has_no_end(groups[0]["lr"])
 
         # 1. The gradient's row of the Gram matrix, in which only the pieces up to it count.
-        batches = [self._batch_of(flat)(flat, masks.is_open, keeps_centre=self.size > 2) for flat in self.flats]
+        batches = [_batch_of(flat)(flat, masks.is_open, keeps_centre=self.size > 2) for flat in self.flats]
         products = self._products(batches, len(groups))
         value, products = measure.on_device(number(loss, self.device), products)
         row = torch.where(masks.before, products, products.narrow(-1, self.pieces - 1, 1))
@@ -82,9 +82,6 @@ class BundleOnDevice(OnDevice):
         below = old["below"] if self.size == 1 else torch.minimum(old["below"], above_bound)
         now = {**new, "position": torch.where(completes, self.zero, position), "below": below}
         self._keep(ok, completes, value, more, now, {**new, "position": position})
-
-    def _batch_of(self, flat: Flat) -> type[_BundleBatch]:
-        return _BundleBatchOfKernels if kernels_on_device.are_there(flat.device) else _BundleBatch
 
     def _products(self, batches: list[_BundleBatch], groups: int) -> Tensor:
         """With the gradients in all rows, for each parameter group."""
@@ -160,6 +157,10 @@ class _Masks:
         self.is_last = is_above.narrow(0, 2 * pieces + 3, 1)
 
 
+def _batch_of(flat: Flat) -> type[_BundleBatch]:
+    return _BundleBatchOfKernels if flat.has_kernels else _BundleBatch
+
+
 class _BundleBatch:
     """The vectors of one flat at the time of one batch. Where a bundle has one linear piece, no centre is kept."""
 
@@ -204,7 +205,8 @@ class _BundleBatchOfKernels(_BundleBatch):
         self.is_open = is_open.to(flat.device)
 
     def products(self) -> Tensor:
-        return kernels_on_device.bundle_products(self.flat.rows, self.point, self.centre, self.is_open).sum(0)
+        sums: Tensor = kernels_on_device.bundle_products(self.flat.rows, self.point, self.centre, self.is_open)
+        return sums.sum(0)
 
     def move(self, steps: Tensor, row: Tensor, ok: Tensor, completes: Tensor, momentum: float) -> None:
         numbers = torch.cat((steps, row, ok, completes, number(momentum, steps.device).reshape(1))).to(

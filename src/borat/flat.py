@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from borat import kernels_on_device
 from borat.parameters import Slot
 from borat.vectors import at_least
 
@@ -63,6 +64,7 @@ class Flat:
         self.rows = torch.zeros(pieces, sum(self._sizes), dtype=self.dtype, device=self.device)
         """The gradients that are kept, and in the last row the newest."""
         self.zero = self.rows.new_zeros(())
+        self.has_kernels = kernels_on_device.are_used(self.device)
         self.kept: dict[str, Tensor] = {}
         for key in slots[0].tensors:
             if key == "gradients":

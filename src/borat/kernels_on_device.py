@@ -7,6 +7,9 @@ operations do the same, in more launches and more passes.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,14 +25,40 @@ _PROGRAMS = 1024
 """At most: a few for each multiprocessor of a GPU, and so many sums are added up in the end."""
 
 
+_wanted: bool | None = None
+
+
+def are_used(device: torch.device) -> bool:
+    """Whether steps there take them. Triton comes with PyTorch's builds for GPUs on Linux."""
+    if _wanted is not None:
+        return _wanted
+    return device.type == "cuda" and find_spec("triton") is not None and _work(device)
+
+
+@contextmanager
+def used(wanted: bool) -> Iterator[None]:
+    """Let all steps take them, or none: for those that compare or count."""
+    global _wanted
+    before, _wanted = _wanted, wanted
+    try:
+        yield
+    finally:
+        _wanted = before
+
+
 @cache
-def _is_installed() -> bool:
-    return find_spec("triton") is not None
-
-
-def are_there(device: torch.device) -> bool:
-    """Triton comes with PyTorch's builds for GPUs on Linux."""
-    return device.type == "cuda" and _is_installed()
+def _work(device: torch.device) -> bool:
+    """Whether one of them does. Triton wants a compiler for C, and a GPU that is not too old."""
+    one = torch.ones(1, 1, device=device)
+    try:
+        bundle_products(one, one[0], None, one[0])
+    except Exception as error:  # whatever it is, there is another way
+        warnings.warn(
+            f"PyTorch's operations take the place of our Triton kernels, which failed on {device}: {error!r}",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 # BORAT
@@ -124,7 +153,7 @@ def _(rows: Tensor, weights: Tensor, centre: Tensor, rms: Tensor, numbers: Tenso
 def _launch(name: str, rows: Tensor, others: tuple[Tensor | None, ...], block: int, **shape: Any) -> None:
     kernels = import_module("borat.kernels_in_triton")
     real = kernels.tl.float64 if rows.dtype == torch.float64 else kernels.tl.float32
-    with torch.cuda.device_of(rows):
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
         getattr(kernels, name)[(_programs(rows, block),)](
             rows, *others, rows.shape[1], **shape, PIECES=len(rows), BLOCK=block, REAL=real
         )

@@ -143,8 +143,7 @@ def _aim(
 
 def _batch_of(flat: Flat, constraint: Constraint | None) -> type[_RollingBatch]:
     """A projection comes between what a kernel does at once."""
-    has_kernels = constraint is None and kernels_on_device.are_there(flat.device)
-    return _RollingBatchOfKernels if has_kernels else _RollingBatch
+    return _RollingBatchOfKernels if flat.has_kernels and constraint is None else _RollingBatch
 
 
 class _RollingBatch:
@@ -205,8 +204,8 @@ class _RollingBatchOfKernels(_RollingBatch):
 
     def products(self) -> Tensor:
         pieces = len(self.flat.rows)
-        sums = kernels_on_device.rolling_products(*self.vectors, self.metric.to(self.flat.device)).sum(0)
-        products, squares = sums.split_with_sizes((pieces**2 + pieces + 1, pieces**2))
+        sums: Tensor = kernels_on_device.rolling_products(*self.vectors, self.metric.to(self.flat.device))
+        products, squares = sums.sum(0).split_with_sizes((pieces**2 + pieces + 1, pieces**2))
         self.squares = squares.view(pieces, pieces)
         return products
 

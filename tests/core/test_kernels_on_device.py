@@ -176,6 +176,19 @@ def test_rolling_move(pieces, dtype, ok, decay):
     vectors.assert_nothing_else_is_written()
 
 
+def test_a_gpu_that_cannot_run_them_has_pytorchs_operations(monkeypatch):
+    cpu = torch.device("cpu")
+    assert kernels_on_device._work.__wrapped__(cpu)
+    assert not kernels_on_device.are_used(cpu)
+
+    def fail(*arguments, **shape):
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(kernels_on_device, "_launch", fail)
+    with pytest.warns(UserWarning, match="PyTorch's operations take the place .* failed on cpu: .*find C compiler"):
+        assert not kernels_on_device._work.__wrapped__(cpu)
+
+
 @pytest.mark.filterwarnings("ignore:.*")  # of PyTorch's own checks
 @pytest.mark.parametrize("kind", ["bundle", "rolling"])
 def test_are_operations_like_those_of_pytorch(kind):

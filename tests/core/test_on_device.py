@@ -60,12 +60,12 @@ def fake_gpu():
 
 
 @pytest.fixture(params=["operations", "kernels"])
-def either(request, monkeypatch):
+def either(request):
     """With PyTorch's operations, and with our own kernels, which run in Triton's interpreter."""
     if request.param == "kernels":
         pytest.importorskip("triton", reason="needs Triton")
-    monkeypatch.setattr(kernels_on_device, "are_there", lambda device: request.param == "kernels")
-    return request.param
+    with kernels_on_device.used(request.param == "kernels"):
+        yield request.param
 
 
 with_either = pytest.mark.usefixtures("either")
@@ -407,10 +407,10 @@ def test_compiles_to_one_graph(name, whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["BORAT3", "FreeBORAT3"])
-def test_kernels_are_part_of_that_graph(name, monkeypatch):
+def test_kernels_are_part_of_that_graph(name):
     pytest.importorskip("triton", reason="needs Triton")
-    monkeypatch.setattr(kernels_on_device, "are_there", lambda device: True)
-    test_compiles_to_one_graph(name, whole=NEW_COMPILER)
+    with kernels_on_device.used(True):
+        test_compiles_to_one_graph(name, whole=NEW_COMPILER)
 
 
 def test_the_first_step_is_not_compiled():

@@ -53,7 +53,7 @@ def last_step(optimizer: Optimizer) -> StepInfo | None:
 
 def drops_batches(optimizer: Optimizer) -> bool:
     """Whether it leaves a batch out whose loss is not finite, as the optimizers of this library do."""
-    return hasattr(unwrap(optimizer), "dropped_batches")
+    return hasattr(type(unwrap(optimizer)), "dropped_batches")  # of the optimizer itself, one would wait for a GPU
 
 
 def step_size(optimizer: Optimizer) -> float | None:
