@@ -30,8 +30,8 @@ def bundle_products(
     is_closed = tl.load(is_open).to(tl.int32) == 0
     piece = tl.arange(0, ROWS)[:, None].to(tl.int64)
     total = tl.zeros((ROWS,), tl.float64)
-    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
-        at = start + tl.arange(0, BLOCK).to(tl.int64)
+    for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
         inside = at < n
         G = tl.load(rows + piece * n + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
         newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0).to(REAL)
@@ -62,8 +62,8 @@ def bundle_move(
     ok = tl.load(numbers + PIECES + 1) != 0.0
     completes = tl.load(numbers + PIECES + 2) != 0.0
     momentum = tl.load(numbers + PIECES + 3).to(REAL)
-    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
-        at = start + tl.arange(0, BLOCK).to(tl.int64)
+    for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
         inside = at < n
         newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0)
         newest = tl.where(ok, newest, tl.zeros_like(newest))
@@ -114,8 +114,8 @@ def rolling_products(
     eps = tl.load(numbers + 2).to(REAL)
     piece, column = tl.arange(0, ROWS)[:, None].to(tl.int64), tl.arange(0, COLUMNS)[None, :]
     total = tl.zeros((ROWS, COLUMNS), tl.float64)
-    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
-        at = start + tl.arange(0, BLOCK).to(tl.int64)
+    for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
         inside = at < n
         G = tl.load(rows + piece * n + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
         newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0).to(REAL)
@@ -163,8 +163,8 @@ def rolling_move(
     with_centre = tl.load(steps + PIECES + 2).to(REAL)
     to_centre = tl.load(steps + PIECES + 3).to(REAL)
     row = tl.load(steps + PIECES + 4).to(tl.int64)
-    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
-        at = start + tl.arange(0, BLOCK).to(tl.int64)
+    for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
+        at = start + tl.arange(0, BLOCK)
         inside = at < n
         newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0)
         old = tl.load(rms + at, mask=inside, other=0.0)
@@ -180,4 +180,5 @@ def rolling_move(
         y += to_centre * (y - z) - with_centre * u
         tl.store(weights + at, y.to(weights.dtype.element_ty), mask=inside)
         tl.store(rms + at, tl.where(ok, root.to(old.dtype), old), mask=inside)
+        tl.debug_barrier()  # other threads than those that write the row may have read it, and must have
         tl.store(rows + row * n + at, tl.where(ok, newest, tl.zeros_like(newest)), mask=inside)

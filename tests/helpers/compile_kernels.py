@@ -20,18 +20,22 @@ from borat import kernels_in_triton, kernels_on_device
 
 AMPERE, HOPPER, INSTINCT = GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)
 KERNELS = ("bundle_products", "bundle_move", "rolling_products", "rolling_move")
-POINTERS = {"numbers": "*fp64", "sums": "*fp64", "is_open": "*i1", "rms": "*fp32", "n": "i32"}
-"""And ``n``; all others point to parameters."""
+TYPES = {"numbers": "*fp64", "sums": "*fp64", "is_open": "*i1", "rms": "*fp32"}
+"""All others are pointers to parameters."""
 
 
 def source(name: str, dtype: str, pieces: int) -> ASTSource:
-    rows = 2 if pieces == 2 else 8
+    """As a step uses it: the larger bundle with indices of 64 bits, the smaller one without centre and velocity."""
+    is_large = pieces > 2
+    rows = 8 if is_large else 2
     block = kernels_on_device._BLOCK // (rows if "products" in name else 1)
-    shape: dict[str, Any] = {"HAS_CENTRE": True, "HAS_VELOCITY": True, "PIECES": pieces, "BLOCK": block}
-    shape |= {"ROWS": rows, "COLUMNS": 8 if pieces == 2 else 16, "REAL": tl.float32}
+    shape: dict[str, Any] = {"HAS_CENTRE": is_large, "HAS_VELOCITY": is_large, "PIECES": pieces, "BLOCK": block}
+    shape |= {"ROWS": rows, "COLUMNS": 2 * rows if is_large else 8, "REAL": tl.float32}
+    shape |= {} if is_large or "rolling" in name else {"centre": None, "velocity": None}
     kernel = getattr(kernels_in_triton, name)
     constants = {key: shape[key] for key in kernel.arg_names if key in shape}
-    signature = {key: "constexpr" if key in constants else POINTERS.get(key, f"*{dtype}") for key in kernel.arg_names}
+    types = {**TYPES, "n": "i64" if is_large else "i32"}
+    signature = {key: "constexpr" if key in constants else types.get(key, f"*{dtype}") for key in kernel.arg_names}
     return ASTSource(fn=kernel, signature=signature, constexprs=constants)
 
 
@@ -49,7 +53,7 @@ def usage(cubin: bytes) -> str:
 def main() -> None:
     warnings.simplefilter("ignore")
     for name, dtype, pieces in product(KERNELS, ("fp32", "bf16"), (2, 7)):
-        for target in (AMPERE, HOPPER, INSTINCT) if pieces == 2 else (AMPERE,):
+        for target in (AMPERE, HOPPER, INSTINCT) if dtype == "fp32" else (AMPERE,):
             compiled = triton.compile(source(name, dtype, pieces), target=target)
             told = usage(compiled.asm["cubin"]) if target.backend == "cuda" else f"{len(compiled.asm['hsaco'])} bytes"
             print(f"{target.backend} {target.arch}, {name}, {dtype}, {pieces} pieces: {told}")
