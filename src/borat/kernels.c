@@ -123,6 +123,7 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #define STEP_ALONG OF(step_along, REAL)
 #define MOVE OF(move, REAL)
 #define MULTIPLY OF(multiply, REAL)
+#define SQUARE OF(square, REAL)
 #define PRODUCTS OF(products, REAL)
 #define BLOCK OF(Block, REAL)
 #define LANE OF(Lane, REAL)
