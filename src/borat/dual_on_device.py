@@ -24,6 +24,8 @@ import math
 import torch
 from torch import Tensor
 
+from borat import kernels_on_device
+
 LIMIT = 8
 """Largest number of pieces: N of them have 2^N - 1 supports."""
 
@@ -48,6 +50,10 @@ class DualOnDevice:
     """The dual of so many pieces, on this device."""
 
     def __init__(self, pieces: int, device: torch.device) -> None:
+        self._rounding = torch.full((), (pieces + 3) * _EPS, dtype=torch.float64, device=device)
+        self._has_kernel = pieces <= kernels_on_device.LARGEST_DUAL and kernels_on_device.are_used(device)
+        if self._has_kernel:
+            return
         member = torch.arange(1, 2**pieces, device=device).unsqueeze(-1) >> torch.arange(pieces, device=device) & 1
         # From the smallest supports to the largest: of points that are equally good the first one is taken.
         member = member.index_select(0, member.sum(-1).argsort(stable=True)).to(torch.float64)
@@ -60,6 +66,9 @@ class DualOnDevice:
 
     def __call__(self, problem: Tensor) -> Tensor:
         """The weights of a batch of problems, each with ``b`` as its first row and ``Q`` below it."""
+        if self._has_kernel:
+            weights: Tensor = kernels_on_device.dual(problem, self._rounding)
+            return weights
         largest = torch.linalg.vector_norm(problem, torch.inf, (-2, -1), keepdim=True).clamp_min(1e-300)
         # Numbers of the size of one stay in the range of float64; a power of two changes no digit of them.
         problem = problem * (largest.frexp().mantissa / largest)

@@ -182,3 +182,70 @@ def rolling_move(
         tl.store(rms + at, tl.where(ok, root.to(old.dtype), old), mask=inside)
         tl.debug_barrier()  # other threads than those that write the row may have read it, and must have
         tl.store(rows + row * n + at, tl.where(ok, newest, tl.zeros_like(newest)), mask=inside)
+
+
+@triton.jit
+def dual(problems, weights, rounding, N: tl.constexpr, ROWS: tl.constexpr, SUPPORTS: tl.constexpr):
+    """The weights that maximise ``b'alpha - alpha'Q alpha / 2``: :mod:`borat.dual_on_device` in one launch.
+
+    A program takes one problem, and all supports of it at once: the bits of ``s`` are the members of a support. In the
+    names of what depends on it, ``s`` comes first; ``i``, ``j`` and ``k`` are pieces.
+    """
+    i, s = tl.arange(0, ROWS), tl.arange(0, SUPPORTS)
+    j = i
+    first = problems + tl.program_id(0).to(tl.int64) * (N + 1) * N
+    b = tl.load(first + i, mask=i < N, other=0.0)
+    inside = (i[:, None] < N) & (j[None, :] < N)
+    Q = tl.load(first + (i[:, None] + 1) * N + j[None, :], mask=inside, other=0.0)
+    not_finite = tl.sum(b * 0.0) + tl.sum(tl.sum(Q * 0.0, axis=1))
+    # Numbers of the size of one stay in the range of float64; a power of two changes no digit of them.
+    largest = tl.maximum(tl.max(tl.abs(b)), tl.max(tl.max(tl.abs(Q), axis=1)))
+    largest = tl.maximum(largest, 1e-300)
+    mantissa = (largest.to(tl.int64, bitcast=True) & 0xFFFFFFFFFFFFF) | (1022 << 52)
+    scale = mantissa.to(tl.float64, bitcast=True) / largest
+    b, Q = b * scale, Q * scale
+
+    is_member = ((s[:, None] >> i[None, :]) & 1) != 0
+    is_member = is_member & (i[None, :] < N)
+    member = tl.where(is_member, 1.0, 0.0).to(tl.float64)
+    is_diagonal = i[:, None] == j[None, :]
+    lengths = tl.sum(tl.where(is_diagonal, Q, 0.0), axis=1)
+    shortest = tl.argmin(tl.where(is_member, lengths[None, :], float("inf")), axis=1)
+    origin = tl.where(i[None, :] == shortest[:, None], 1.0, 0.0).to(tl.float64)
+    # P Q P', whose rows and columns are differences to those of the origin.
+    to_origin = tl.sum(origin[:, :, None] * Q[None, :, :], axis=1)
+    PQ = member[:, :, None] * (Q[None, :, :] - to_origin[:, None, :])
+    M = member[:, None, :] * (PQ - tl.sum(PQ * origin[:, None, :], axis=2)[:, :, None])
+    # Its inverse, by the sweep operator.
+    diagonal = tl.sum(tl.where(is_diagonal[None, :, :], M, 0.0), axis=2)
+    unit = tl.where(diagonal > 0.0, 1.0 / tl.sqrt(tl.where(diagonal > 0.0, diagonal, 1.0)), 1.0)
+    units = unit[:, :, None] * unit[:, None, :]
+    swept = tl.where(is_diagonal[None, :, :], 1.0, M * units)
+    for k in tl.static_range(N):
+        column = tl.sum(tl.where(j[None, None, :] == k, swept, 0.0), axis=2)
+        pivot = tl.sum(tl.where(i[None, :] == k, column, 0.0), axis=1)
+        changed = tl.where(i[None, :] == k, column - 1.0, column)
+        swept -= changed[:, :, None] * (changed / pivot[:, None])[:, None, :]
+    inverse = (tl.where(is_diagonal[None, :, :], 2.0, 0.0) - swept) * units
+    # The solution of each support, from its origin; the second step mends what the inverse costs.
+    alpha = origin
+    for _ in tl.static_range(2):
+        r = b[None, :] - tl.sum(alpha[:, :, None] * Q[None, :, :], axis=1)
+        slope = member * (r - tl.sum(r * origin, axis=1)[:, None])
+        change = member * tl.sum(slope[:, :, None] * inverse, axis=1)
+        alpha += change - origin * tl.sum(change, axis=1)[:, None]
+    alpha = tl.where(alpha < 0.0, 0.0, alpha)
+    alpha = alpha / tl.sum(alpha, axis=1)[:, None]
+    # The one with the smallest gap; of those whose gaps drown in rounding, that with the fewest pieces.
+    r = b[None, :] - tl.sum(alpha[:, :, None] * Q[None, :, :], axis=1)
+    gap = tl.max(tl.where(i[None, :] < N, r, float("-inf")), axis=1) - tl.sum(alpha * r, axis=1)
+    gap = tl.where((gap == gap) & (s > 0), gap, float("inf"))
+    sizes = tl.abs(b)[None, :] + tl.sum(alpha[:, :, None] * tl.abs(Q)[None, :, :], axis=1)
+    noise = tl.load(rounding) * tl.max(sizes, axis=1)
+    least = tl.min(tl.where(noise > gap, noise, gap))
+    gap = tl.where(gap > least, gap, least)
+    pieces = tl.sum(tl.where(is_member, 1, 0), axis=1)
+    is_best = (gap == tl.min(gap)) & (s > 0)
+    order = tl.where(is_best, pieces * SUPPORTS + s, SUPPORTS * SUPPORTS)
+    best = tl.sum(tl.where(order[:, None] == tl.min(order), alpha, 0.0), axis=0)
+    tl.store(weights + tl.program_id(0).to(tl.int64) * N + i, best + not_finite, mask=i < N)

@@ -21,6 +21,8 @@ from torch.library import custom_op
 
 _BLOCK = 1024
 """So many numbers a program takes at once: of a vector, or of all rows together."""
+LARGEST_DUAL = 5
+"""So many pieces have as many supports as the registers of a program hold."""
 _PROGRAMS = 1024
 """At most: a few for each multiprocessor of a GPU, and so many sums are added up in the end."""
 
@@ -33,6 +35,10 @@ def are_used(device: torch.device) -> bool:
     if _wanted is not None:
         return _wanted
     return device.type == "cuda" and find_spec("triton") is not None and _work(device)
+
+
+# The compiler asks once, as with torch.compiler.assume_constant_result, which would import all of it.
+are_used._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -147,11 +153,42 @@ def _(rows: Tensor, weights: Tensor, centre: Tensor, rms: Tensor, numbers: Tenso
     return None
 
 
+# The dual
+
+
+@custom_op("borat::dual", mutates_args=())
+def dual(problems: Tensor, rounding: Tensor) -> Tensor:
+    """The weights of a batch of problems, each with ``b`` as its first row and ``Q`` below it.
+
+    ``rounding`` is how large a gap, relative to the numbers it comes from, may be none.
+    """
+    n = problems.shape[2]
+    weights = problems.new_empty(len(problems), n)
+    if len(problems):
+        shape = {"N": n, "ROWS": _power_of_two(n), "SUPPORTS": 2**n, "num_warps": dual_warps(n)}
+        with torch.cuda.device_of(problems):  # type: ignore[no-untyped-call]
+            _kernels().dual[(len(problems),)](problems.contiguous(), weights, rounding, **shape)
+    return weights
+
+
+def dual_warps(pieces: int) -> int:
+    return 4 if pieces < LARGEST_DUAL else 16
+
+
+@dual.register_fake
+def _(problems: Tensor, rounding: Tensor) -> Tensor:
+    return problems.new_empty(problems.shape[0], problems.shape[2])
+
+
 # Launches
 
 
+def _kernels() -> Any:
+    return import_module("borat.kernels_in_triton")
+
+
 def _launch(name: str, rows: Tensor, others: tuple[Tensor | None, ...], block: int, **shape: Any) -> None:
-    kernels = import_module("borat.kernels_in_triton")
+    kernels = _kernels()
     real = kernels.tl.float64 if rows.dtype == torch.float64 else kernels.tl.float32
     with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
         getattr(kernels, name)[(_programs(rows, block),)](

@@ -9,9 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from borat import solve_dual
+from borat import kernels_on_device, solve_dual
 from borat.dual_on_device import LIMIT, maximise
 from duals import Problem, assert_maximal, degenerate, extreme
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NumPy
+
+
+@pytest.fixture(params=["operations", "kernel"])
+def either(request):
+    """With PyTorch's operations, and with our own kernel, which runs in Triton's interpreter; for so many problems."""
+    if request.param == "kernel":
+        pytest.importorskip("triton", minversion="3.5", reason="needs an interpreter of Triton that knows NumPy 2")
+    with kernels_on_device.used(request.param == "kernel"):
+        yield 150 if request.param == "operations" else 15
+
+
+with_either = pytest.mark.usefixtures("either")
 
 
 def batch(problems: list[Problem]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,15 +42,15 @@ def assert_as_good_as_the_host(problems: list[Problem]) -> None:
 
 
 @pytest.mark.parametrize("n", range(1, LIMIT + 1))
-def test_degenerate_problems(n):
+def test_degenerate_problems(n, either):
     rng = np.random.default_rng(n)
-    assert_as_good_as_the_host([degenerate(rng, n) for _ in range(150)])
+    assert_as_good_as_the_host([degenerate(rng, n) for _ in range(either)])
 
 
 @pytest.mark.parametrize("n", range(1, LIMIT + 1))
-def test_extreme_problems(n):
+def test_extreme_problems(n, either):
     rng = np.random.default_rng(n)
-    assert_as_good_as_the_host([extreme(rng, n) for _ in range(150)])
+    assert_as_good_as_the_host([extreme(rng, n) for _ in range(either)])
 
 
 numbers = st.floats(-10, 10, allow_nan=False, width=32)
@@ -51,11 +65,11 @@ def test_any_small_problem(data, n, d):
 
 
 @pytest.mark.parametrize("n", range(1, LIMIT + 1))
-def test_weights_equal_the_hosts(n):
+def test_weights_equal_the_hosts(n, either):
     """Where there is one solution."""
-    A = torch.randn(50, n, n + 2, dtype=torch.float64)
+    A = torch.randn(either // 3, n, n + 2, dtype=torch.float64)
     A[:, 0] = 0.0
-    Q, b = A @ A.mT, torch.randn(50, n, dtype=torch.float64)
+    Q, b = A @ A.mT, torch.randn(either // 3, n, dtype=torch.float64)
     alpha = solve_dual(Q, b).alpha
     expected = [solve_dual(*problem) for problem in zip(Q, b, strict=True)]
     torch.testing.assert_close(alpha, torch.stack([s.alpha for s in expected]), rtol=0.0, atol=1e-10)
@@ -63,23 +77,23 @@ def test_weights_equal_the_hosts(n):
 
 
 @pytest.mark.parametrize("exponent", [-900, -300, -1, 1, 300, 900])
-def test_scaling_by_a_power_of_two_changes_no_bit(exponent):
+def test_scaling_by_a_power_of_two_changes_no_bit(exponent, either):
     rng = np.random.default_rng(0)
     for n in (2, 5):
-        Q, b = batch([degenerate(rng, n) for _ in range(50)])
+        Q, b = batch([degenerate(rng, n) for _ in range(either // 10)])
         size = torch.maximum(Q.abs().amax((1, 2)), b.abs().amax(1))
         Q, b = Q / size[:, None, None], b / size[:, None]
         assert torch.equal(maximise(Q * 2.0**exponent, b * 2.0**exponent), maximise(Q, b))
 
 
+@with_either
 def test_tiny_weights_keep_their_digits():
     alpha = maximise(torch.tensor([[1e12, 0.0], [0.0, 0.0]]).double(), torch.tensor([1.0, 0.0]).double())
     assert alpha[0].item() == pytest.approx(1e-12, rel=1e-12)
 
 
 # The batch
-
-
+@with_either
 def test_shapes():
     Q, b = torch.eye(3).expand(2, 5, 3, 3), torch.arange(3.0)
     solutions = solve_dual(Q, b)
@@ -97,6 +111,7 @@ def test_only_the_symmetric_part_enters():
     torch.testing.assert_close(solve_dual(Q + skew - skew.mT, b).alpha, solve_dual(Q, b).alpha)
 
 
+@with_either
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_a_problem_that_is_not_finite_is_nan_and_the_others_are_not(bad):
     Q, b = torch.eye(3).repeat(6, 1, 1), torch.zeros(6, 3)
@@ -127,6 +142,7 @@ def test_rejects(Q, b, message):
 # The device
 
 
+@with_either
 @pytest.mark.parametrize("n", range(1, LIMIT + 1))
 def test_never_waits_for_a_gpu(n):
     """Tensors without values: to ask for one is an error, as the last line makes sure of."""
@@ -141,7 +157,10 @@ def test_never_waits_for_a_gpu(n):
             solutions.value.sum().item()
 
 
+@pytest.mark.slow
+@with_either
 def test_compiles_to_one_graph():
+    torch._dynamo.reset()
     rng = np.random.default_rng(0)
-    Q, b = batch([degenerate(rng, 3) for _ in range(20)])
+    Q, b = batch([degenerate(rng, 3) for _ in range(15)])
     torch.testing.assert_close(torch.compile(maximise, fullgraph=True, backend="aot_eager")(Q, b), maximise(Q, b))

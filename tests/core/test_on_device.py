@@ -20,6 +20,8 @@ from borat import ALIG, BORAT, FreeBORAT, constraints, kernels_on_device
 from borat.constraints import Box, L1Ball, L2Ball, NonNegative, Simplex
 from problems import batches, network
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, in which Triton's interpreter is written
+
 
 class NoTransfers(TorchDispatchMode):
     """Refuses copies between host and GPU. Tensors without values allow them, though the host waits for them."""

@@ -39,6 +39,13 @@ def source(name: str, dtype: str, pieces: int) -> ASTSource:
     return ASTSource(fn=kernel, signature=signature, constexprs=constants)
 
 
+def dual(pieces: int) -> ASTSource:
+    shape = {"N": pieces, "ROWS": 1 << (pieces - 1).bit_length(), "SUPPORTS": 2**pieces}
+    kernel = kernels_in_triton.dual
+    signature = {key: "constexpr" if key in shape else "*fp64" for key in kernel.arg_names}
+    return ASTSource(fn=kernel, signature=signature, constexprs=shape)
+
+
 def usage(cubin: bytes) -> str:
     """Registers, and the memory of what has to leave them."""
     tool = Path(triton.backends.nvidia.__file__).parent / "bin" / "cuobjdump"
@@ -57,6 +64,10 @@ def main() -> None:
             compiled = triton.compile(source(name, dtype, pieces), target=target)
             told = usage(compiled.asm["cubin"]) if target.backend == "cuda" else f"{len(compiled.asm['hsaco'])} bytes"
             print(f"{target.backend} {target.arch}, {name}, {dtype}, {pieces} pieces: {told}")
+    for pieces in range(1, kernels_on_device.LARGEST_DUAL + 1):
+        options = {"num_warps": kernels_on_device.dual_warps(pieces)}
+        compiled = triton.compile(dual(pieces), target=AMPERE, options=options)
+        print(f"cuda {AMPERE.arch}, dual, {pieces} pieces: {usage(compiled.asm['cubin'])}")
 
 
 if __name__ == "__main__":
