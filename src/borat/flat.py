@@ -76,6 +76,8 @@ class Flat:
     def _take_over(self, key: str, target: Tensor) -> Tensor:
         """Bring what the slots keep into rows of one tensor, and leave them views of it."""
         for place, chunk in zip(self._places, target.split_with_sizes(self._sizes, dim=-1), strict=True):
+            if not place.size:  # it may have strides with which nothing can be viewed as complex
+                continue
             strides = (*chunk.stride()[:-1], *place.slot.layout)
             own = place.slot.tensors[key]
             view = chunk.as_strided(own.shape, strides)

@@ -211,7 +211,8 @@ class _RollingBatchOfKernels(_RollingBatch):
 
     def find_step(self, steps: Tensor) -> Tensor:
         self.steps, own = steps, steps.to(self.squares.device)
-        return torch.dot(own, torch.mv(self.squares, own)).reshape(1)
+        square = torch.dot(own, torch.mv(self.squares, own)).reshape(1)
+        return square.clamp_min(0.0)  # where pieces cancel each other, rounding may take it below
 
     def move_centre(self, decay: Tensor | None, ok: Tensor, *, is_constrained: bool) -> None:
         self.decay = torch.zeros_like(ok) if decay is None else decay.reshape(1)

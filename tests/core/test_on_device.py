@@ -271,6 +271,43 @@ def test_complex_sparse_and_strided_parameters(name):
     torch.testing.assert_close(run(True), run(False), rtol=0.0, atol=1e-9)
 
 
+@with_either
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pieces_that_cancel_each_other(dtype):
+    """All gradients are parallel: the square of a step is a small difference of large numbers, and may be none."""
+
+    def run(capturable):
+        weight = nn.Parameter(torch.ones(3, dtype=dtype))
+        optimizer = FreeBORAT([weight], 5, capturable=capturable)
+        for slope in torch.rand(60, generator=torch.Generator().manual_seed(0)) + 0.5:
+            optimizer.zero_grad()
+            loss = 1.0 + slope * (weight.sum() - 0.3).abs()
+            loss.backward()
+            optimizer.step(loss=loss)
+        assert optimizer.dropped_batches == 0
+        return weight.detach()
+
+    torch.testing.assert_close(run(True), run(False))
+
+
+@with_either
+@pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
+def test_empty_parameters(name):
+    params = [
+        nn.Parameter(torch.zeros(shape, dtype=dtype))
+        for shape in ((0,), (3, 0))
+        for dtype in (torch.complex64, torch.float32)
+    ]
+    params.append(nn.Parameter(torch.ones(3)))
+    optimizer = make(name, params, capturable=True)
+    for _ in range(3):
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step(loss=1.0)
+    assert optimizer.dropped_batches == 0
+    assert not torch.equal(params[-1], torch.ones(3))
+
+
 # When somebody looks
 
 
