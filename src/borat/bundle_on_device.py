@@ -41,6 +41,7 @@ class BundleOnDevice(OnDevice):
         self._bars = torch.cat((piece, always, piece - 0.5, always, self.zero.reshape(1), always + self.pieces - 0.5))
         """What the number of pieces has to be above, see :class:`_Masks`."""
         self._own_row = always + self.pieces
+        self._longest = min((torch.finfo(flat.precise).max for flat in self.flats), default=math.inf)
         self.send(bundle)
 
     def take(self, loss: Loss, groups: Groups, measure: Measure, constraint: Constraint | None) -> None:
@@ -65,12 +66,14 @@ class BundleOnDevice(OnDevice):
         offsets = torch.where(masks.is_new, offset, old["offsets"])
         Q = torch.mv(gram.flatten(1).mT, lr).view(self.pieces, self.pieces)
         alpha = self._weights(torch.cat((offsets.unsqueeze(0), Q)), masks)
-        ok = offset.abs() < math.inf  # it is NaN where any of the products is not finite
+        steps = lr.unsqueeze(-1) * alpha.narrow(0, 0, self.pieces)
+        # The offset is NaN where any of the products is not finite; a step may be too long for the parameters' type.
+        ok = (offset.abs() < math.inf) & (steps.abs().amax() <= self._longest)
 
         # 4. The trial point for the next piece or, with the last one, the new centre.
         completes = ok & masks.is_last
         kept_row = torch.where(ok, old["position"], self._own_row).long()
-        steps = lr.unsqueeze(-1) * torch.where(ok, alpha.narrow(0, 0, self.pieces), trial)
+        steps = torch.where(ok, steps, lr.unsqueeze(-1) * trial)
         for batch in batches:
             batch.move(steps[batch.flat.group], kept_row, ok, completes, groups[batch.flat.group]["momentum"])
         if constraint is not None:

@@ -27,14 +27,15 @@ def bundle_products(
     REAL: tl.constexpr,
 ):
     """Of all gradients with the newest; and where no bundle is open, the weights become the centre."""
+    row_size = tl.zeros((), tl.int64) + n  # offsets of rows may need more than 32 bits
     is_closed = tl.load(is_open).to(tl.int32) == 0
     piece = tl.arange(0, ROWS)[:, None].to(tl.int64)
     total = tl.zeros((ROWS,), tl.float64)
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < n
-        G = tl.load(rows + piece * n + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
-        newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0).to(REAL)
+        G = tl.load(rows + piece * row_size + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
+        newest = tl.load(rows + (PIECES - 1) * row_size + at, mask=inside, other=0.0).to(REAL)
         total += tl.sum(G * newest[None, :], axis=1).to(tl.float64)
         if HAS_CENTRE:  # noqa: SIM102 (one is known to the compiler, the other is not)
             if is_closed:
@@ -58,6 +59,7 @@ def bundle_move(
     REAL: tl.constexpr,
 ):
     """The newest gradient to its row, and the weights to the trial point or, with momentum, the new centre."""
+    row_size = tl.zeros((), tl.int64) + n  # offsets of rows may need more than 32 bits
     row = tl.load(numbers + PIECES)
     ok = tl.load(numbers + PIECES + 1) != 0.0
     completes = tl.load(numbers + PIECES + 2) != 0.0
@@ -65,11 +67,11 @@ def bundle_move(
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < n
-        newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0)
+        newest = tl.load(rows + (PIECES - 1) * row_size + at, mask=inside, other=0.0)
         newest = tl.where(ok, newest, tl.zeros_like(newest))
         u = tl.zeros((BLOCK,), REAL)
         for c in tl.static_range(PIECES):
-            g = tl.load(rows + c * n + at, mask=inside, other=0.0)
+            g = tl.load(rows + c * row_size + at, mask=inside, other=0.0)
             u += tl.load(numbers + c).to(REAL) * tl.where(c == row, newest, g).to(REAL)
         base = tl.load((centre if HAS_CENTRE else weights) + at, mask=inside, other=0.0).to(REAL)
         point = base - u
@@ -79,14 +81,14 @@ def bundle_move(
             tl.store(velocity + at, v, mask=inside)
             point = tl.where(completes, point - momentum * v.to(REAL), point)
         tl.store(weights + at, point.to(weights.dtype.element_ty), mask=inside)
-        tl.store(rows + row.to(tl.int64) * n + at, newest, mask=inside)
+        tl.store(rows + row.to(tl.int64) * row_size + at, newest, mask=inside)
 
 
 @triton.jit
-def _new_rms(rms, newest, beta2):
+def _new_rms(rms, newest, beta2, REAL: tl.constexpr):
     """``sqrt(beta2 rms^2 + (1 - beta2) g^2)``, also where squares leave the range of numbers."""
-    a = tl.abs(rms) * tl.sqrt(beta2)
-    b = tl.abs(newest) * tl.sqrt(1.0 - beta2)
+    a = tl.abs(rms) * tl.sqrt(beta2).to(REAL)
+    b = tl.abs(newest) * tl.sqrt(1.0 - beta2).to(REAL)
     longest = tl.maximum(a, b)
     unit = tl.where(longest > 0.0, longest, 1.0)
     a, b = a / unit, b / unit
@@ -109,7 +111,8 @@ def rolling_products(
     REAL: tl.constexpr,
 ):
     """Of all gradients: ``<g, g/D>``, ``<g, z>``, for the newest ``<g, z - y>``, and ``<g/D, g/D>``."""
-    beta2 = tl.load(numbers).to(REAL)
+    row_size = tl.zeros((), tl.int64) + n  # offsets of rows may need more than 32 bits
+    beta2 = tl.load(numbers)
     correction = tl.load(numbers + 1).to(REAL)
     eps = tl.load(numbers + 2).to(REAL)
     piece, column = tl.arange(0, ROWS)[:, None].to(tl.int64), tl.arange(0, COLUMNS)[None, :]
@@ -117,13 +120,13 @@ def rolling_products(
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < n
-        G = tl.load(rows + piece * n + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
-        newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0).to(REAL)
+        G = tl.load(rows + piece * row_size + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
+        newest = tl.load(rows + (PIECES - 1) * row_size + at, mask=inside, other=0.0).to(REAL)
         old = tl.load(rms + at, mask=inside, other=0.0).to(REAL)
-        D = eps + correction * _new_rms(old, newest, beta2)
+        D = eps + correction * _new_rms(old, newest, beta2, REAL)
         scaled = G / D[None, :]
         for c in tl.static_range(PIECES):
-            g = tl.load(rows + c * n + at, mask=inside, other=0.0).to(REAL)
+            g = tl.load(rows + c * row_size + at, mask=inside, other=0.0).to(REAL)
             total += tl.where(column == c, tl.sum(scaled * g[None, :], axis=1).to(tl.float64)[:, None], 0.0)
             squares = tl.sum(scaled * (g / D)[None, :], axis=1).to(tl.float64)
             total += tl.where(column == PIECES + c, squares[:, None], 0.0)
@@ -154,7 +157,8 @@ def rolling_move(
     REAL: tl.constexpr,
 ):
     """The step of the centre, its share in the weights, the metric, and the newest gradient to its row."""
-    beta2 = tl.load(numbers).to(REAL)
+    row_size = tl.zeros((), tl.int64) + n  # offsets of rows may need more than 32 bits
+    beta2 = tl.load(numbers)
     correction = tl.load(numbers + 1).to(REAL)
     eps = tl.load(numbers + 2).to(REAL)
     steps = numbers + 3
@@ -166,13 +170,13 @@ def rolling_move(
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
         at = start + tl.arange(0, BLOCK)
         inside = at < n
-        newest = tl.load(rows + (PIECES - 1) * n + at, mask=inside, other=0.0)
+        newest = tl.load(rows + (PIECES - 1) * row_size + at, mask=inside, other=0.0)
         old = tl.load(rms + at, mask=inside, other=0.0)
-        root = _new_rms(old.to(REAL), newest.to(REAL), beta2)
+        root = _new_rms(old.to(REAL), newest.to(REAL), beta2, REAL)
         D = eps + correction * root
         u = tl.zeros((BLOCK,), REAL)
         for c in tl.static_range(PIECES):
-            u += tl.load(steps + c).to(REAL) * (tl.load(rows + c * n + at, mask=inside, other=0.0).to(REAL) / D)
+            u += tl.load(steps + c).to(REAL) * (tl.load(rows + c * row_size + at, mask=inside, other=0.0).to(REAL) / D)
         y = tl.load(weights + at, mask=inside, other=0.0).to(REAL)
         z = tl.load(centre + at, mask=inside, other=0.0).to(REAL)
         u = tl.where(ok, u + decay * y, 0.0)
@@ -181,7 +185,7 @@ def rolling_move(
         tl.store(weights + at, y.to(weights.dtype.element_ty), mask=inside)
         tl.store(rms + at, tl.where(ok, root.to(old.dtype), old), mask=inside)
         tl.debug_barrier()  # other threads than those that write the row may have read it, and must have
-        tl.store(rows + row * n + at, tl.where(ok, newest, tl.zeros_like(newest)), mask=inside)
+        tl.store(rows + row * row_size + at, tl.where(ok, newest, tl.zeros_like(newest)), mask=inside)
 
 
 @triton.jit

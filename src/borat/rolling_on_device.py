@@ -210,9 +210,11 @@ class _RollingBatchOfKernels(_RollingBatch):
         return products
 
     def find_step(self, steps: Tensor) -> Tensor:
-        self.steps, own = steps, steps.to(self.squares.device)
-        square = torch.dot(own, torch.mv(self.squares, own)).reshape(1)
-        return square.clamp_min(0.0)  # where pieces cancel each other, rounding may take it below
+        self.steps = steps
+        own = steps.to(self.squares.device, self.flat.precise).to(torch.float64)  # as far as the kernel can take them
+        pairs = own * own.unsqueeze(-1)
+        pairs = torch.where(pairs == 0.0, pairs, pairs * self.squares)  # pieces without a step may be of any length
+        return pairs.sum().reshape(1).clamp_min(0.0)  # where others cancel each other, rounding may take it below
 
     def move_centre(self, decay: Tensor | None, ok: Tensor, *, is_constrained: bool) -> None:
         self.decay = torch.zeros_like(ok) if decay is None else decay.reshape(1)

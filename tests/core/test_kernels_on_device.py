@@ -152,6 +152,16 @@ def test_metric_of_extreme_gradients(scale):
     torch.testing.assert_close(given[3].double(), root, rtol=1e-5, atol=1e-44)
 
 
+def test_metric_keeps_its_digits_with_a_long_memory():
+    _, (rows, weights, centre, rms), _, _ = rolling(100, torch.float32, 2)
+    beta2 = torch.tensor(0.99999, dtype=torch.float64)
+    rms.zero_()
+    numbers = torch.tensor([0, 0, 0, 1, 0, 0, 0], dtype=torch.float64)
+    rolling_move(rows, weights, centre, rms, torch.cat((beta2.reshape(1), METRIC[1:], numbers)))
+    expected = (1.0 - beta2).sqrt() * rows[-1].double().abs()
+    torch.testing.assert_close(rms.double(), expected, rtol=1e-6, atol=0)
+
+
 @over_pieces
 @over_dtypes
 @pytest.mark.parametrize("ok", [True, False])

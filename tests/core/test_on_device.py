@@ -291,6 +291,28 @@ def test_pieces_that_cancel_each_other(dtype):
 
 
 @with_either
+@pytest.mark.filterwarnings("ignore:.*dropped")
+@pytest.mark.parametrize(("name", "length"), [("ALIG without cap", 1e-20), ("FreeBORAT2", 1e-25)])
+def test_a_step_too_long_for_its_type_is_dropped(name, length):
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = make(name, [weight], capturable=True)
+    weight.grad = torch.full((1,), length)
+    optimizer.step(loss=1.0)
+    assert optimizer.dropped_batches == 1
+    assert weight.item() == 0.0
+
+
+@with_either
+def test_old_pieces_may_be_long_in_the_new_metric():
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = FreeBORAT([weight], betas=(0.9, 0.0), capturable=True)
+    for gradient in ([1e12, 1.0], [0.0, 1.0], [0.0, 1.0]):
+        weight.grad = torch.tensor(gradient)
+        optimizer.step(loss=1.0)
+    assert optimizer.dropped_batches == 0
+
+
+@with_either
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
 def test_empty_parameters(name):
     params = [

@@ -20,12 +20,12 @@ from borat import kernels_in_triton, kernels_on_device
 
 AMPERE, HOPPER, INSTINCT = GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)
 KERNELS = ("bundle_products", "bundle_move", "rolling_products", "rolling_move")
-TYPES = {"numbers": "*fp64", "sums": "*fp64", "is_open": "*i1", "rms": "*fp32"}
+TYPES = {"numbers": "*fp64", "sums": "*fp64", "is_open": "*i1", "rms": "*fp32", "n": "i32"}
 """All others are pointers to parameters."""
 
 
 def source(name: str, dtype: str, pieces: int) -> ASTSource:
-    """As a step uses it: the larger bundle with indices of 64 bits, the smaller one without centre and velocity."""
+    """As a step uses it: the smaller bundle without centre and velocity."""
     is_large = pieces > 2
     rows = 8 if is_large else 2
     block = kernels_on_device._BLOCK // (rows if "products" in name else 1)
@@ -34,8 +34,7 @@ def source(name: str, dtype: str, pieces: int) -> ASTSource:
     shape |= {} if is_large or "rolling" in name else {"centre": None, "velocity": None}
     kernel = getattr(kernels_in_triton, name)
     constants = {key: shape[key] for key in kernel.arg_names if key in shape}
-    types = {**TYPES, "n": "i64" if is_large else "i32"}
-    signature = {key: "constexpr" if key in constants else types.get(key, f"*{dtype}") for key in kernel.arg_names}
+    signature = {key: "constexpr" if key in constants else TYPES.get(key, f"*{dtype}") for key in kernel.arg_names}
     return ASTSource(fn=kernel, signature=signature, constexprs=constants)
 
 
@@ -62,6 +61,7 @@ def main() -> None:
     for name, dtype, pieces in product(KERNELS, ("fp32", "bf16"), (2, 7)):
         for target in (AMPERE, HOPPER, INSTINCT) if dtype == "fp32" else (AMPERE,):
             compiled = triton.compile(source(name, dtype, pieces), target=target)
+            assert not re.search(r"muli %n\b.* : i32", compiled.asm["ttir"]), "offsets of rows need 64 bits"
             told = usage(compiled.asm["cubin"]) if target.backend == "cuda" else f"{len(compiled.asm['hsaco'])} bytes"
             print(f"{target.backend} {target.arch}, {name}, {dtype}, {pieces} pieces: {told}")
     for pieces in range(1, kernels_on_device.LARGEST_DUAL + 1):
