@@ -1,6 +1,6 @@
 # make demo   what borat does, on scikit-learn's digits, in two minutes
 # make test   lint, types and all tests
-# make test-fast  the core's tests without those that start compilers and trainers, in a minute
+# make test-fast  the core's tests without those that start compilers, trainers or Triton's interpreter, in a minute
 # make sanitize  the C sources on random input, under AddressSanitizer and UndefinedBehaviorSanitizer
 # make map    CONTRIBUTING's map, from the modules
 # make docs   the documentation site, in site/

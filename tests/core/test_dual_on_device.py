@@ -16,7 +16,7 @@ from duals import Problem, assert_maximal, degenerate, extreme
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NumPy
 
 
-@pytest.fixture(params=["operations", "kernel"])
+@pytest.fixture(params=["operations", pytest.param("kernel", marks=pytest.mark.slow)])
 def either(request):
     """With PyTorch's operations, and with our own kernel, which runs in Triton's interpreter; for so many problems."""
     if request.param == "kernel":

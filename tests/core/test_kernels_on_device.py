@@ -16,6 +16,8 @@ from borat.kernels_on_device import bundle_move, bundle_products, rolling_move, 
 
 pytest.importorskip("triton", minversion="3.5", reason="needs an interpreter of Triton that knows NumPy 2")
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).parents[1] / "helpers" / "compile_kernels.py"
 GUARD = 7
 PIECES = [1, 2, 3, 7]
@@ -212,7 +214,6 @@ def test_are_operations_like_those_of_pytorch(kind):
         opcheck(rolling_move, (rows, weights, centre, rms, torch.zeros(10, dtype=torch.float64)))
 
 
-@pytest.mark.slow
 def test_compile_for_gpus():
     """For two of NVIDIA's and one of AMD's, without one; and nothing has to leave the registers."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}

@@ -61,7 +61,7 @@ def fake_gpu():
         yield
 
 
-@pytest.fixture(params=["operations", "kernels"])
+@pytest.fixture(params=["operations", pytest.param("kernels", marks=pytest.mark.slow)])
 def either(request):
     """With PyTorch's operations, and with our own kernels, which run in Triton's interpreter."""
     if request.param == "kernels":
