@@ -85,14 +85,16 @@ def bundle_move(
 
 
 @triton.jit
-def _new_rms(rms, newest, beta2, REAL: tl.constexpr):
-    """``sqrt(beta2 rms^2 + (1 - beta2) g^2)``, also where squares leave the range of numbers."""
+def _metric(numbers, rms, newest, REAL: tl.constexpr):
+    """The new ``s = sqrt(beta2 rms^2 + (1 - beta2) g^2)``, also where squares leave the range of numbers, and ``D``."""
+    beta2 = tl.load(numbers)
     a = tl.abs(rms) * tl.sqrt(beta2).to(REAL)
     b = tl.abs(newest) * tl.sqrt(1.0 - beta2).to(REAL)
     longest = tl.maximum(a, b)
     unit = tl.where(longest > 0.0, longest, 1.0)
     a, b = a / unit, b / unit
-    return longest * tl.sqrt(a * a + b * b)
+    root = longest * tl.sqrt(a * a + b * b)
+    return root, tl.load(numbers + 2).to(REAL) + tl.load(numbers + 1).to(REAL) * root
 
 
 @triton.jit
@@ -112,9 +114,6 @@ def rolling_products(
 ):
     """Of all gradients: ``<g, g/D>``, ``<g, z>``, for the newest ``<g, z - y>``, and ``<g/D, g/D>``."""
     row_size = tl.zeros((), tl.int64) + n  # offsets of rows may need more than 32 bits
-    beta2 = tl.load(numbers)
-    correction = tl.load(numbers + 1).to(REAL)
-    eps = tl.load(numbers + 2).to(REAL)
     piece, column = tl.arange(0, ROWS)[:, None].to(tl.int64), tl.arange(0, COLUMNS)[None, :]
     total = tl.zeros((ROWS, COLUMNS), tl.float64)
     for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
@@ -123,7 +122,7 @@ def rolling_products(
         G = tl.load(rows + piece * row_size + at[None, :], mask=(piece < PIECES) & inside[None, :], other=0.0).to(REAL)
         newest = tl.load(rows + (PIECES - 1) * row_size + at, mask=inside, other=0.0).to(REAL)
         old = tl.load(rms + at, mask=inside, other=0.0).to(REAL)
-        D = eps + correction * _new_rms(old, newest, beta2, REAL)
+        _, D = _metric(numbers, old, newest, REAL)
         scaled = G / D[None, :]
         for c in tl.static_range(PIECES):
             g = tl.load(rows + c * row_size + at, mask=inside, other=0.0).to(REAL)
@@ -158,9 +157,6 @@ def rolling_move(
 ):
     """The step of the centre, its share in the weights, the metric, and the newest gradient to its row."""
     row_size = tl.zeros((), tl.int64) + n  # offsets of rows may need more than 32 bits
-    beta2 = tl.load(numbers)
-    correction = tl.load(numbers + 1).to(REAL)
-    eps = tl.load(numbers + 2).to(REAL)
     steps = numbers + 3
     decay = tl.load(steps + PIECES).to(REAL)
     ok = tl.load(steps + PIECES + 1) != 0.0
@@ -172,8 +168,7 @@ def rolling_move(
         inside = at < n
         newest = tl.load(rows + (PIECES - 1) * row_size + at, mask=inside, other=0.0)
         old = tl.load(rms + at, mask=inside, other=0.0)
-        root = _new_rms(old.to(REAL), newest.to(REAL), beta2, REAL)
-        D = eps + correction * root
+        root, D = _metric(numbers, old.to(REAL), newest.to(REAL), REAL)
         u = tl.zeros((BLOCK,), REAL)
         for c in tl.static_range(PIECES):
             u += tl.load(steps + c).to(REAL) * (tl.load(rows + c * row_size + at, mask=inside, other=0.0).to(REAL) / D)

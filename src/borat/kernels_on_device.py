@@ -1,4 +1,4 @@
-"""What a step on a GPU does with the parameters as two operations: products before the dual, and a move after it.
+"""Most of a step on a GPU as three operations: products before the dual, the dual, and the move after it.
 
 Each is one launch of a kernel of :mod:`borat.kernels_in_triton`. To PyTorch they are operations like its own: shapes
 are known without a GPU, and ``torch.compile`` takes them into its graph. Where there is no Triton, PyTorch's own

@@ -181,12 +181,17 @@ def test_takes_the_steps_of_the_host(name):
 
 @over_constraints
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
-def test_takes_the_steps_of_the_host_with_a_constraint(name, constraint, either):
-    if either == "kernels" and constraint != CONSTRAINTS[0]:
-        pytest.skip("the kernels know nothing of what the constraint is")
+def test_takes_the_steps_of_the_host_with_a_constraint(name, constraint):
     host, device = both(name, constraint=constraint)
     expected, points = points_of(host, batches(8)), points_of(device, batches(8))
     torch.testing.assert_close(points, expected, rtol=0.0, atol=1e-9)
+
+
+@with_either
+@pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
+def test_takes_the_steps_of_the_host_within_a_ball(name):
+    """One is enough for the kernels: they know nothing of what the constraint is."""
+    test_takes_the_steps_of_the_host_with_a_constraint(name, L2Ball(1.5))
 
 
 @over_constraints
