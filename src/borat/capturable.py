@@ -11,7 +11,7 @@ from borat.bundle import StepInfo
 from borat.keeping import KeepingOptimizer, Numbers
 from borat.measure import Loss, Measure
 from borat.on_device import OnDevice, are_capturable
-from borat.parameters import Slot
+from borat.parameters import Roster, Slot
 
 
 class CapturableOptimizer(KeepingOptimizer):
@@ -25,6 +25,7 @@ class CapturableOptimizer(KeepingOptimizer):
     """Whether steps are to be taken on the device: always, never, or by default where that is no CPU."""
     _COPIED = (*KeepingOptimizer._COPIED, "capturable")
     _on_device: OnDevice | None = None
+    _roster_on_device: Roster
     same_batch: bool
 
     @property
@@ -65,8 +66,8 @@ class CapturableOptimizer(KeepingOptimizer):
 
     def _prepare(self) -> None:
         """See to it that the bundle on the device is one of the parameters at hand."""
-        with_gradients = [p for p in self._all_params() if p.grad is not None]
-        if not self._fits(with_gradients):  # which of the others take part may be a question to the bundle
+        if not self._fits(self._params_with_gradients()):
+            # Which of the others take part may be a question to the bundle.
             slots = list(self._wanted_slots(with_gradients=True))
             if not self._fits([slot.param for slot in slots]):
                 self._enter_device(slots)
@@ -74,15 +75,11 @@ class CapturableOptimizer(KeepingOptimizer):
     def _enter_device(self, slots: list[Slot]) -> None:
         self._look()
         self._on_device = self._new_on_device(slots)
-        self._parts = ([], [])  # what is kept has moved
+        self._roster_on_device = self._new_roster(slots)
+        self._forget_parts()  # what is kept has moved
 
     def _fits(self, params: list[Tensor]) -> bool:
-        if self._on_device is None or len(params) != len(self._on_device.slots):
-            return False
-        return all(
-            slot.param is p and slot.is_current(self.state[p], self._kept(self.param_groups[slot.group], self.state[p]))
-            for slot, p in zip(self._on_device.slots, params, strict=True)
-        )
+        return self._on_device is not None and self._are_current(self._roster_on_device, params)
 
     def _look(self) -> None:
         """Let the host catch up."""

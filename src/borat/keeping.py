@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from borat import sharding
 from borat.bundle import StepInfo
-from borat.parameters import Kept, Part, Slot, View, partition
+from borat.parameters import Extent, Kept, Part, Roster, Slot, View, partition
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -51,7 +51,8 @@ class KeepingOptimizer(Optimizer):
     _last_step: StepInfo | Callable[[], StepInfo] | None
     _warned: set[str]
     _slots: dict[Tensor, Slot]
-    _parts: tuple[list[Slot], list[Part]]
+    _roster: Roster
+    _parts: list[Part]
     _loading: dict[str, Any] | None
 
     _COPIED: tuple[str, ...] = ("constraint", "reduce_loss", "_warned")
@@ -59,7 +60,7 @@ class KeepingOptimizer(Optimizer):
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self._slots = {}
-        self._parts = ([], [])
+        self._forget_parts()
         self._loading = None
         self._numbers = self._new_bundle(defaults["bundle_size"], 0, None)
         super().__init__(params, defaults)
@@ -100,14 +101,33 @@ class KeepingOptimizer(Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def _views(self, *, with_gradients: bool) -> list[View]:
-        """The parameters that take part in the bundle and, if wanted, those that have a gradient now."""
-        slots = list(self._wanted_slots(with_gradients))
-        if slots != self._parts[0]:
-            self._parts = (slots, partition(slots, by="velocity_scale"))
-        parts = self._parts[1]
-        if not with_gradients and any(part.is_sharded for part in parts):
+        """The parameters that take part in the bundle and, if wanted, those that have a gradient now.
+
+        Those that take part were all there the last time: where all that were there have a gradient, no others do.
+        """
+        if not with_gradients or not self._are_current(self._roster, self._params_with_gradients()):
+            slots = list(self._wanted_slots(with_gradients))
+            if slots != self._roster.slots:
+                self._parts = partition(slots, by="velocity_scale")
+            self._roster = self._new_roster(slots)
+        if not with_gradients and any(part.is_sharded for part in self._parts):
             sharding.discard_gathered_copies()
-        return [part.view(with_gradients=with_gradients) for part in parts]
+        return [part.view(with_gradients=with_gradients) for part in self._parts]
+
+    def _params_with_gradients(self) -> list[Tensor]:
+        return [p for p in self._all_params() if p.grad is not None]
+
+    def _new_roster(self, slots: list[Slot]) -> Roster:
+        return Roster(slots, self._extents())
+
+    def _are_current(self, roster: Roster, params: list[Tensor]) -> bool:
+        return roster.is_for(params, self.state, self._extents())
+
+    def _extents(self) -> list[Extent]:
+        return [(len(group["params"]), self._kept(group, {})) for group in self.param_groups]
+
+    def _forget_parts(self) -> None:
+        self._roster, self._parts = Roster([], []), []
 
     def _wanted_slots(self, with_gradients: bool) -> Iterator[Slot]:
         for index, group in enumerate(self.param_groups):
@@ -120,7 +140,7 @@ class KeepingOptimizer(Optimizer):
         state = self.state[param]
         kept = self._kept(self.param_groups[group], state)
         slot = self._slots.get(param)
-        if slot is None or not slot.is_current(state, kept):
+        if slot is None or not slot.is_current(state, group, kept):
             slot = self._slots[param] = Slot(param, group, state, kept)
         return slot
 
@@ -182,7 +202,7 @@ class KeepingOptimizer(Optimizer):
             self._own(loaded)
         self._loading = None
         self._slots = {}
-        self._parts = ([], [])
+        self._forget_parts()
         first = self.param_groups[0]
         self._numbers = self._new_bundle(first["bundle_size"], len(self.param_groups), first.get(NUMBERS))
 

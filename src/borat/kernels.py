@@ -268,7 +268,7 @@ def _shape(tensors: list[Tensor], terms: int) -> _Shape:
 
 
 def _addresses(tensors: list[Tensor]) -> bytes:
-    return array("q", map(Tensor.data_ptr, tensors)).tobytes()
+    return array("q", list(map(Tensor.data_ptr, tensors))).tobytes()
 
 
 def _of(tensors: list[Tensor]) -> bytes:

@@ -25,6 +25,8 @@ from borat.vectors import products
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+_PRECISE = {torch.float64, torch.complex128}
+
 
 class BORAT(LossOptimizer):
     r"""Bundle Optimisation for Robust and Accurate Training (Paren, Berrada, Poudel and Kumar, JMLR 2022).
@@ -136,7 +138,7 @@ class BORAT(LossOptimizer):
         value, gram_row = self._measure(loss, views, sums, n + 1)
         if n == 0:
             lr = [float(group["lr"]) for group in self.param_groups]
-            precise = any(p.dtype in (torch.float64, torch.complex128) for p in self._all_params())
+            precise = not _PRECISE.isdisjoint(p.dtype for p in self._all_params())
             bundle.open(lr, self.param_groups[0]["lower_bound"], precise=precise)
         row = bundle.row(value, gram_row)
         if row is None:

@@ -14,9 +14,10 @@ from borat.vectors import combine, move, move_with_momentum
 
 def clear_rows(view: View, position: int) -> None:
     """The pieces so far did not depend on the parameters that join with this batch."""
-    for slot, matrix in zip(view.part.slots, view.part.matrices, strict=False):
-        if position and not slot.state["active"]:
-            matrix[:position].zero_()
+    if position:
+        for slot, matrix in zip(view.part.slots, view.part.matrices, strict=True):
+            if not slot.state["active"]:
+                matrix[:position].zero_()
 
 
 def join(view: View, position: int) -> None:

@@ -50,6 +50,19 @@ def test_lr_of_a_group_is_a_change_of_variables(cls, options):
     assert_close(take(opt, params, range(12)), expected)
 
 
+@over_options(lambda options: has_cap(options))
+def test_parameter_may_move_to_a_group_of_its_own(cls, options):
+    params, twin = fresh(torch.float64), fresh(torch.float64)
+    opt, other = cls(params, **options), cls([{"params": [p]} for p in twin], **options)
+    for optimizer, own in ((opt, params), (other, twin)):
+        take(optimizer, own, range(6))
+        optimizer.flush()
+    opt.param_groups[0]["params"].pop()
+    opt.add_param_group({"params": params[1:], "lr": 1e-3})
+    other.param_groups[1]["lr"] = 1e-3
+    assert_close(take(opt, params, range(6, 12)), take(other, twin, range(6, 12)))
+
+
 @over_options(lambda options: has_cap(options) and "constraint" not in options, of=(BORAT, ALIG))
 def test_group_that_comes_late_had_no_lr_before(cls, options):
     for start in range(options.get("bundle_size", 3) + 1):
