@@ -463,10 +463,12 @@ def test_one_row_by_command_and_again(tmp_path, spec):
     assert "borat reproduce small.toml --scale mini --methods ALI-G --set seed=3,4 --set lr=0.1,1.0" in text
     assert str(tmp_path) not in text, "where files are is nobody's business"
     assert "Changed by hand for this result: seed 3,4; lr 0.1,1.0." in text
+    assert "begun or done" not in text
     values = json.loads((tmp_path / "out" / "experiment.json").read_text())
     assert values["ours"]["ALI-G"]["digits"]["runs"] == 2
     assert run(*words).exit_code == 0
     assert runs == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/metrics.json")}
+    assert "for the command, which found 3 of them begun or done" in (tmp_path / "table" / "small.md").read_text()
 
 
 def test_commands_train_what_is_missing(tmp_path, spec):

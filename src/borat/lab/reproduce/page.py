@@ -143,12 +143,10 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def timing_text(result: Result) -> str:
-    training = float(result.runs.seconds.sum())
-    # a command that continues takes less time than its runs on two cores could
-    continued = ", the last of several calls" if result.seconds < training / 20 else ""
+    found = f", which found {result.found} of them begun or done" if result.found else ""
     return (
-        f"{len(result.runs)} runs, {duration(training)} of training in all, "
-        f"{duration(result.seconds)} for the command{continued}"
+        f"{len(result.runs)} runs, {duration(float(result.runs.seconds.sum()))} of training in all, "
+        f"{duration(result.seconds)} for the command{found}"
     )
 
 

@@ -86,6 +86,8 @@ class Result:
     """From the call to its end; runs that were done before cost nothing."""
     classes: Mapping[str, int] = field(default_factory=dict)
     """Of the data of each column."""
+    found: int = 0
+    """So many of the runs were in the folder already, done or begun."""
 
     @property
     def spec(self) -> Spec:
@@ -123,6 +125,7 @@ def reproduce(
     start = time.perf_counter()
     spec, others, cells = study.spec, study.further_seeds, plan(study)
     classes = check_data(cells, data_dir)
+    earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
     def run(configs: Sequence[RunConfig]) -> pd.DataFrame:
         unique = list(dict.fromkeys(configs))
@@ -142,7 +145,7 @@ def reproduce(
         )
         tables = (_rows(spec, cell, runs, configs) for configs in (cell.configs, chosen, defaults))
         results.append(CellResult(cell, *tables))
-    return Result(study, tuple(results), time.perf_counter() - start, classes)
+    return Result(study, tuple(results), time.perf_counter() - start, classes, len(earlier.intersection(runs.index)))
 
 
 def _defaults(cell: Cell) -> list[RunConfig]:
