@@ -76,11 +76,32 @@ def test_a_run_is_told_of_other_data():
     assert "holds a run on other data" in " ".join(result.output.replace("│", " ").split())
 
 
+def test_a_sweep_is_told_of_other_data():
+    Path("another.csv").write_text(Path("flowers.csv").read_text().replace("5.1,3.5", "5.2,3.5"))
+    flags = "--model mlp-4 --batch-size 16 --lr 1 --epochs 1 --set label_column=species --out several --workers 1"
+    assert borat(f"borat sweep --data csv --data-dir flowers.csv {flags}").exit_code == 0
+    for file, message in (("another.csv", "holds a run on other data"), ("nowhere.csv", "does not exist")):
+        result = borat(f"borat sweep --data csv --data-dir {file} {flags}")
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.replace("│", " ").split())
+
+
 def test_mistakes_in_a_sweep_are_told_once():
     result = borat("borat sweep --data csv --data-dir flowers.csv --lr 0.1,1 --epochs 1 --workers 1 --out failed")
-    assert result.exit_code == 1
-    assert result.output.count("has no column 'label', only sepal length") <= 3, "a line for each run, and the reason"
-    assert "say with label_column" in result.output
+    assert result.exit_code == 2
+    assert result.output.count("has no column 'label', only sepal length") == 1, "before anything starts"
+    assert "label_column" in result.output
+    assert not Path("failed").exists()
+
+
+def test_columns_by_set_and_a_folder_that_looks_like_markup():
+    command = (
+        "borat train --data csv --data-dir flowers.csv --model mlp-4 --batch-size 16 --epochs 1 --out 'runs [/red]'"
+    )
+    result = borat(f"{command} --set label_column=species")
+    assert result.exit_code == 0, result.output
+    assert "kept in runs [/red]/" in result.output
+    assert "takes one value of lr for a run, got 2" in borat(f"{command} --set lr=1,2").output
 
 
 def test_free_borat_beside_adamw(folder):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
+import shutil
+import struct
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from borat.lab.data import CorruptFileError, DataError, LabelError, MissingDataError, SchemaError, load
 from data_files import encode, random_images, write_images
@@ -61,14 +66,162 @@ def test_folders_of_splits(tmp_path, pets):
     for name, shade in (("cat", 40), ("dog", 200)):
         (tmp_path / "sets" / "test" / name).mkdir(parents=True)
         Image.fromarray(np.full((8, 6), shade, np.uint8)).save(tmp_path / "sets" / "test" / name / "grey.png")
-    with pytest.raises(SchemaError, match="different shapes"):
-        load("images", data_dir=tmp_path / "sets")
-    for name in ("cat", "dog"):
-        path = tmp_path / "sets" / "test" / name / "grey.png"
-        Image.open(path).convert("RGB").save(path)
     task = load("images", data_dir=tmp_path / "sets", validation_size=4)
     assert task.description.sizes == {"train": 26, "validation": 4, "test": 2}
+    assert task.description.input_shape == (3, 8, 6), "in colour, because the training split is"
     assert means(task, "test")[0].tolist() == pytest.approx([40, 200], abs=0.01)
+    for name in ("cat", "dog"):
+        Image.new("L", (9, 7)).save(tmp_path / "sets" / "test" / name / "grey.png")
+    with pytest.raises(SchemaError, match=r"sets: the images have 6 . 8 pixels in train, 9 . 7 pixels in test; give"):
+        load("images", data_dir=tmp_path / "sets")
+
+
+STEPS = np.arange(48, dtype=np.uint16).reshape(8, 6) * 1394
+RED = (200, 10, 20)
+
+
+def picture(mode, pixels, **info):
+    made = Image.frombytes(mode, (pixels.shape[1], pixels.shape[0]), pixels.tobytes())
+    made.info.update(info)
+    return made
+
+
+def palette(**info):
+    made = Image.new("P", (6, 8))
+    made.putpalette(RED)
+    made.info.update(info)
+    return made
+
+
+def only_image(pets, content):
+    """Its pixels as they are loaded, (channels, height, width)."""
+    for number, path in enumerate(sorted(pets.glob("*/*.png"))):
+        path.write_bytes(content)
+        os.utime(path, (number, number))
+    (first, *_) = load("images", data_dir=pets).split("train").images
+    return first.numpy()
+
+
+def saved(made, kind, **options):
+    out = io.BytesIO()
+    made.save(out, kind, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "expected"),
+    [
+        (picture("I;16", STEPS), "PNG", [np.rint(STEPS / 257)]),
+        (picture("I;16B", STEPS.astype(">u2")), "TIFF", [np.rint(STEPS / 257)]),
+        (picture("I", STEPS.astype(np.int32)), "TIFF", [np.rint(STEPS / 257)]),
+        (picture("I;16", STEPS, transparency=0), "PNG", [np.where(STEPS == 0, 255, np.rint(STEPS / 257))]),
+        (Image.new("RGBA", (6, 8), (*RED, 51)), "PNG", [244, 206, 208]),
+        (Image.new("LA", (6, 8), (100, 51)), "PNG", [224]),
+        (Image.new("LA", (6, 8), (100, 255)), "PNG", [100]),
+        (picture("L", np.full((8, 6), 7, np.uint8), transparency=7), "PNG", [255]),
+        (Image.new("RGB", (6, 8), RED), "PNG", RED),
+        (palette(), "PNG", RED),
+        (palette(transparency=0), "PNG", [255, 255, 255]),
+        (palette(transparency=b"\x33"), "PNG", [244, 206, 208]),
+    ],
+)
+def test_pixels_are_what_one_sees(pets, made, kind, expected):
+    """Greys of 16 bits are scaled, and the transparent is on white."""
+    content = saved(made, kind, **({"transparency": made.info["transparency"]} if made.info else {}))
+    expected = np.stack([np.broadcast_to(channel, (8, 6)) for channel in expected])
+    np.testing.assert_array_equal(only_image(pets, content), expected)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_upright(pets, orientation, kind):
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    made = Image.fromarray(random_images(1, (3, 8, 6))[0])
+    content = saved(made, kind, exif=exif)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(content)))).transpose(2, 0, 1)
+    assert (orientation == 1) == np.array_equal(expected, np.asarray(made).transpose(2, 0, 1))
+    np.testing.assert_array_equal(only_image(pets, content), expected)
+
+
+def test_the_rest_of_exif_may_be_wrong(pets):
+    exif = Image.Exif()
+    exif.update({ExifTags.Base.Orientation: 6, ExifTags.Base.XResolution: 72.0})
+    wrong = exif.tobytes().replace(b"\x01\x1a\0\x05", b"\x01\x1a\0\x02")  # a resolution as text
+    content = saved(Image.new("L", (6, 8)), "PNG", exif=wrong)
+    with pytest.raises(TypeError):
+        ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    assert only_image(pets, content).shape == (1, 6, 8)
+
+
+@pytest.mark.parametrize("exif", [b"garbage!", b"II*\0"])
+def test_damaged_exif_is_no_damaged_image(pets, exif):
+    np.testing.assert_array_equal(only_image(pets, saved(Image.new("L", (6, 8), 9), "PNG", exif=exif)), 9)
+
+
+def test_what_an_older_version_kept_is_not_used(pets, monkeypatch):
+    expected = only_image(pets, saved(Image.new("LA", (6, 8), (100, 51)), "PNG"))
+    for kept in Path(os.environ["BORAT_CACHE"]).iterdir():
+        torch.save({"images": torch.zeros(30, 1, 8, 6, dtype=torch.uint8)}, kept)
+    assert not load("images", data_dir=pets).split("train").images.any(), "from the cache"
+    monkeypatch.setattr("borat.lab.data.folders.VERSION", 3)
+    np.testing.assert_array_equal(load("images", data_dir=pets).split("train").images[0], expected)
+
+
+def move_into(folder, *names):
+    """Its classes become those of each of the splits."""
+    classes = folder.rename(folder.with_name("classes"))
+    for name in names:
+        shutil.copytree(classes, folder / name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: move_into(f, "test", "val"), r"because they hold folders: val, test; but train is missing\. Name"),
+        (lambda f: move_into(f, "images", "test"), r"because they hold folders: test; but images match no split"),
+        (lambda f: move_into(f, "train", "evaluation"), r"hold folders: train; but evaluation match no split\. Name"),
+        (
+            lambda f: move_into(f, "train", "bus/red", "tram/red"),
+            r"pets: taken for splits because they hold folders: train; but bus, tram match no split\. Name splits "
+            r"train, val and test or, if all folders are classes, give train another name",
+        ),
+        (
+            lambda f: [(f / name).write_bytes(b"") for name in ("train.parquet", "more.parquet", "test.parquet")],
+            r"pets: beside train.parquet, names of files must begin with train, val or test, got more.parquet",
+        ),
+    ],
+)
+def test_what_is_no_split(pets, change, message):
+    change(pets)
+    with pytest.raises(DataError, match=message):
+        load("images", data_dir=pets)
+
+
+def test_classes_with_names_like_those_of_splits(pets):
+    (pets / "cat").rename(pets / "testudo")
+    (pets / "dog").rename(pets / "valley")
+    shutil.copytree(pets / "valley", pets / "train")
+    task = load("images", data_dir=pets)
+    assert task.description.notes == ("classes in the order of their numbers: testudo, train, valley",)
+
+
+def test_what_is_left_out_is_noted(pets, caplog):
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._00.png", ".checkpoints/00.png"):
+        (pets / "cat" / name).parent.mkdir(exist_ok=True)
+        (pets / "cat" / name).write_text("nobody's")
+    (pets / "__MACOSX").mkdir()
+    assert len(load("images", data_dir=pets).description.notes) == 1
+    (pets / "cat" / "7.heic").write_text("unknown")
+    expected = f"left out 1 file, such as {pets / 'cat' / '7.heic'}: only images in the folder of a class are read"
+    with caplog.at_level("INFO", "borat.lab"):
+        assert load("images", data_dir=pets).description.notes[1] == expected
+    assert caplog.messages == [expected]
+    (pets / "dog" / "8").write_text("without a suffix")
+    shutil.copy(pets / "dog" / "00.png", pets / "loose.png")
+    task = load("images", data_dir=pets)
+    assert task.description.notes[1].startswith(f"left out 3 files, such as {pets / 'loose.png'}")
+    assert task.description.sizes == {"train": 21, "validation": 3, "test": 6}
 
 
 def test_sizes_are_brought_together(pets):
@@ -108,6 +261,42 @@ def test_parquet_with_other_columns(tmp_path, as_struct, names):
         assert label == row % 2
 
 
+def test_categories(tmp_path):
+    labels = pa.array(["ham", "egg"] * 15).dictionary_encode()
+    contents = [encode(image) for image in random_images(30, (1, 5, 5))]
+    pq.write_table(pa.table({"image": contents, "label": labels}), tmp_path / "train.parquet")
+    task = load("images", data_dir=tmp_path)
+    assert "egg, ham" in task.description.notes[0]
+    assert torch.bincount(task.split("train").labels).tolist() == [11, 11]
+
+
+def test_numbers_here_and_text_there(tmp_path):
+    for name, labels in (("train-1", [0, 1]), ("train-2", ["0", "1"])):
+        pq.write_table(pa.table({"image": [b"", b""], "label": labels}), tmp_path / f"{name}.parquet")
+    message = r"column 'label' must hold .*, got whole numbers in .*train-1.parquet and text in .*train-2.parquet"
+    with pytest.raises(SchemaError, match=message):
+        load("images", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_damage_under_a_whole_footer(tmp_path, column):
+    path = tmp_path / "train.parquet"
+    contents = [encode(image) for image in random_images(30, (1, 5, 5))]
+    pq.write_table(pa.table({"image": contents, "label": ["egg", "ham"] * 15}), path)
+    footer, content = pq.read_metadata(path), bytearray(path.read_bytes())
+    (chunk,) = (c for c in map(footer.row_group(0).column, range(2)) if c.path_in_schema == column)
+    start = chunk.dictionary_page_offset
+    content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError, match=rf"train.parquet: column '{column}' is damaged: .+$"):
+        load("images", data_dir=tmp_path)
+
+
+def huge(content):
+    """A BMP that says it is larger than it is."""
+    return content[:18] + struct.pack("<ii", 20_000, 20_000) + content[26:]
+
+
 def test_known_sets_with_other_columns(tmp_path):
     for split in ("train", "test"):
         write_images(tmp_path / f"{split}.parquet", random_images(20, (1, 28, 28)), "picture", {"kind": [1, 2] * 10})
@@ -122,6 +311,26 @@ def test_known_sets_with_other_columns(tmp_path):
     [
         (lambda f: (f / "cat" / "00.png").write_bytes(b"x"), CorruptFileError, r"00.png: the image cannot be decoded"),
         (lambda f: (f / "cat" / "00.png").write_bytes(b""), SchemaError, r"00.png is empty; it must be an image"),
+        (
+            lambda f: (f / "cat" / "00.png").write_bytes(huge(saved(Image.new("L", (6, 8)), "BMP"))),
+            CorruptFileError,
+            r"00.png: the image cannot be decoded: .*exceeds limit",
+        ),
+        (
+            lambda f: (f / "cat" / "00.png").write_bytes(saved(Image.new("F", (6, 8), 0.5), "TIFF")),
+            CorruptFileError,
+            r"00.png: .* its mode is F, with values from 0.5 to 0.5; allowed are 8 bits a channel, or for grey whole",
+        ),
+        (
+            lambda f: (f / "cat" / "00.png").write_bytes(saved(Image.new("I", (6, 8), 65536), "TIFF")),
+            CorruptFileError,
+            r"00.png: .* its mode is I, with values from 65536 to 65536; allowed are .* whole numbers in 0 … 65535",
+        ),
+        (
+            lambda f: (f / "cat" / "00.png").write_bytes(saved(Image.new("I", (6, 8), -1), "TIFF")),
+            CorruptFileError,
+            r"00.png: .* its mode is I, with values from -1 to -1; allowed are",
+        ),
         (lambda f: (f / "fox").mkdir(), DataError, r"fox holds no image; each folder in .*pets must be a class"),
         (
             lambda f: ((f / "fox").mkdir(), (f / "dog" / "00.png").rename(f / "fox" / "0.png")),
@@ -220,7 +429,7 @@ def test_csv(flowers):
         (
             lambda text: text.replace(",5,7,", ",NaN,7,"),
             SchemaError,
-            r"line 7: column 'height'.* got nothing",
+            r"line 7: column 'height'.* got 'NaN'",
         ),
         (lambda text: text.replace(",5,7,", ",inf,7,"), SchemaError, r"line 7: column 'height'.* got 'inf'"),
         (lambda text: text.replace(",5,7,", ",five,7,"), SchemaError, r"line 7: column 'height'.* got 'five'"),
@@ -231,13 +440,54 @@ def test_csv(flowers):
             SchemaError,
             r"several columns with commas between them, got one",
         ),
-        (lambda text: text.replace(",5,7,c", ",5,7,c,9,9"), CorruptFileError, r"flowers.csv is not a CSV file"),
+        (
+            lambda text: text.replace(",5,7,c", ",5,7,c,9,9"),
+            SchemaError,
+            r"line 7: 6 fields, but the first line names 4 columns",
+        ),
+        (
+            lambda text: text.replace("width,", "", 1),
+            SchemaError,
+            r"line 2: 4 fields, but the first line names 3 columns",
+        ),
+        (lambda text: text.replace("width", "", 1), SchemaError, r"column 1 has no name.*leave it out"),
+        (lambda text: text.replace("width", "kind", 1), SchemaError, r"several columns 'kind'; each needs a name"),
+        (
+            lambda text: text.replace("kind\n", "kind\n\n\n").replace(",5,7,", ",five,7,"),
+            SchemaError,
+            r"line 9: column 'height'.* got 'five'",
+        ),
+        (lambda text: text.replace(",5,7,c", ',5,7,"c'), CorruptFileError, r"flowers.csv is not a CSV file: line"),
     ],
 )
 def test_bad_tables(flowers, change, kind, message):
     flowers.write_text(change(flowers.read_text(encoding="utf-8")), encoding="utf-8")
     with pytest.raises(kind, match=message):
         load("csv", data_dir=flowers, label_column="kind")
+
+
+def test_a_class_may_be_called_none(flowers):
+    flowers.write_text(flowers.read_text().replace("7,a", "7,NA").replace("7,b", "7,None"))
+    task = load("csv", data_dir=flowers, label_column="kind")
+    assert task.description.notes == ("classes in the order of their numbers: NA, None, c",)
+
+
+def test_large_numbers_keep_their_differences(tmp_path):
+    """Times in seconds are all the same in float32, and it has no number of 1e39."""
+    rows = [f"{1.7e9 + 10 * (row % 2)},{1e39 * (1 + row % 2)},{'ab'[row % 2]}" for row in range(20)]
+    (tmp_path / "times.csv").write_text("\n".join(("time,large,label", *rows)))
+    (batch,) = load("csv", data_dir=tmp_path / "times.csv").batches("train", 100)
+    torch.testing.assert_close(batch.inputs[0], (2.0 * batch.labels - 1.0)[:, None].expand(-1, 2))
+
+
+def test_compressed_table(flowers):
+    packed = flowers.with_suffix(".csv.gz")
+    packed.write_bytes(gzip.compress(flowers.read_bytes()))
+    tasks = [load("csv", data_dir=path, label_column="kind") for path in (flowers, packed)]
+    assert tasks[0].description.checksum == tasks[1].description.checksum
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(CorruptFileError, match=r"flowers.csv.gz is not a complete .gz file"):
+        load("csv", data_dir=packed, label_column="kind")
 
 
 def test_bad_labels(flowers):

@@ -24,6 +24,7 @@ from borat.lab.reproduce.spec import Claim
 from borat.lab.reproduce.tables import paper_text
 from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
 from borat.lab.store.run import Metrics, Run
+from borat.lab.sweeps.grid import parse_values
 from borat.lab.timing.epochs import measure
 from borat.lab.timing.runtime import Runtime
 from data_files import random_images, write_images, write_pairs
@@ -469,6 +470,21 @@ def test_one_row_by_command_and_again(tmp_path, spec):
     assert run(*words).exit_code == 0
     assert runs == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/metrics.json")}
     assert "for the command, which found 3 of them begun or done" in (tmp_path / "table" / "small.md").read_text()
+
+
+def test_commands_name_the_learning_rate(tmp_path):
+    """0.1 is the default of some optimizers, and one of six rates for the others."""
+    lines = run("scoreboard", "--columns", "digits", "--out", str(tmp_path), "--commands").output.splitlines()
+    wanted = {
+        config.digest for config in missing_runs(load_spec("scoreboard").at("mini", columns=["digits"]), tmp_path)
+    }
+    told = set()
+    for line in lines:
+        words = shlex.split(line)[2:]
+        flags = dict(zip(words[::2], words[1::2], strict=True))
+        values = {flag.strip("-").replace("-", "_"): text for flag, text in flags.items() if flag != "--out"}
+        told.add(RunConfig.from_mapping({key: parse_values(key, text)[0] for key, text in values.items()}).digest)
+    assert told == wanted
 
 
 def test_commands_train_what_is_missing(tmp_path, spec):

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Annotated, Any
@@ -20,6 +20,9 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from borat.lab.config import RunConfig
+
+DEFAULTS = {"lr": "what is advised for the optimizer"}
+"""Of flags whose default depends on others."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the system says of a disk, a quota or a file that can take no more."""
@@ -105,6 +108,26 @@ def progress_bar(description: str, total: int) -> Iterator[tuple[Progress, TaskI
         yield progress, progress.add_task(description, total=total)
 
 
+def say(text: str) -> None:
+    """A line as it is: names of folders may look like markup."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+def parse_changes(texts: Sequence[str] | None) -> dict[str, list[Any]]:
+    """The values of each key, from KEY=VALUE or KEY=VALUE,VALUE."""
+    from borat.lab.files import pick
+    from borat.lab.sweeps.grid import parse_values
+
+    changes: dict[str, list[Any]] = {}
+    for text in texts or ():
+        key, sign, value = text.partition("=")
+        if not sign:
+            raise ValueError(f"--set takes KEY=VALUE, got {text!r}")
+        key = pick("key", key.strip().replace("-", "_"), RunConfig.model_fields)
+        changes[key] = parse_values(key, value)
+    return changes
+
+
 def with_flags_of(command: Callable[..., None], *, lists: bool = False) -> Callable[..., None]:
     """Give a command one flag for each key of the configuration; its text, where it may hold a list of values."""
     signature = inspect.signature(command, eval_str=True)
@@ -116,7 +139,7 @@ def with_flags_of(command: Callable[..., None], *, lists: bool = False) -> Calla
             default=None,
             annotation=Annotated[
                 (str if lists else field.annotation) | None,  # type: ignore[operator]
-                typer.Option(help=f"default: {field.default}", show_default=False),
+                typer.Option(help=f"default: {DEFAULTS.get(key, field.default)}", show_default=False),
             ],
         )
         for key, field in RunConfig.model_fields.items()

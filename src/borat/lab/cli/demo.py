@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from borat.lab.cli.common import app, console, interrupted_by_sigterm, refusal, show_table
+from borat.lab.cli.common import app, console, interrupted_by_sigterm, refusal, say, show_table
 from borat.lab.cli.watch import last_line, watching
 from borat.lab.config import Execution, RunConfig
 from borat.lab.robustness import MARGIN, Trial, Usable, best_accuracy, is_usable, usable
@@ -68,15 +68,13 @@ def demo(
     except (ValueError, OSError) as error:
         raise refusal(error) from error
     except KeyboardInterrupt:
-        text = f"stopped; what is done is in {out}, and the same command continues"
-        console.print(text, highlight=False, soft_wrap=True)
+        say(f"stopped; what is done is in {out}, and the same command continues")
         raise typer.Exit(130) from None
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     if failed:
         reason = last_line(failed[0].error)
         console.print(f"{len(failed)} of {len(every)} runs failed: {escape(reason)}", highlight=False, soft_wrap=True)
-        text = f"tracebacks are in {out / 'logs'}; once the cause is gone, the same command goes on"
-        console.print(text, highlight=False, soft_wrap=True)
+        say(f"tracebacks are in {out / 'logs'}; once the cause is gone, the same command goes on")
         raise typer.Exit(1)
     of = dict(zip(every, outcomes, strict=True))
     found = {task: trials([of[config] for config in configs]) for task, configs in by_task.items()}

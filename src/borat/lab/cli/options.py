@@ -11,6 +11,10 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="A folder of the data set's files, or a file of your own for csv and text; the hub without it."),
 ]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="KEY=VALUE in all configurations, such as precision=bf16-mixed; as the flag KEY."),
+]
 Workers = Annotated[int | None, typer.Option(help="Processes on this machine; one for each core without it.")]
 Threads = Annotated[int | None, typer.Option(help="Threads of each process; its share of the cores without it.")]
 EngineName = Annotated[str, typer.Option(help="local: processes on this machine; ray: a Ray cluster.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +13,17 @@ import typer
 from rich.markup import escape
 from rich.padding import Padding
 
-from borat.lab.cli.common import app, console, interrupted_by_sigterm, progress_bar, refusal, show_table
-from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
+from borat.lab.cli.common import (
+    app,
+    console,
+    interrupted_by_sigterm,
+    parse_changes,
+    progress_bar,
+    refusal,
+    say,
+    show_table,
+)
+from borat.lab.cli.options import Address, Changes, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import last_line, watching
 from borat.lab.files import write_text
 
@@ -34,9 +43,7 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="full: the paper's protocol; mini: minutes on two CPU cores.")] = "mini",
     methods: Annotated[str, typer.Option(help="Only these rows, separated by commas.")] = "",
     columns: Annotated[str, typer.Option(help="Only these columns, separated by commas.")] = "",
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE in all configurations, such as precision=bf16-mixed.")
-    ] = None,
+    changes: Changes = None,
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Where runs are kept; runs/NAME without it.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result to this Markdown file.")] = None,
@@ -62,7 +69,7 @@ def reproduce(
             raise ValueError("name an experiment; --list shows them")
         spec = load_spec(name)
         folder = out or Path("runs") / spec.name
-        settings = _parse_changes(changes or [])
+        settings = {k: v[0] if len(v) == 1 else v for k, v in parse_changes(changes).items()}
         chosen: dict[str, Any] = {"methods": _names(methods), "columns": _names(columns), "changes": settings}
         if spec.kind == "runtime" and any(chosen.values()):
             raise ValueError(f"{spec.name} measures run time: --methods, --columns and --set do not apply to it")
@@ -152,23 +159,6 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _parse_changes(texts: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE, or KEY=VALUE,VALUE for a grid."""
-    from borat.lab.config import RunConfig
-    from borat.lab.files import pick
-    from borat.lab.sweeps.grid import parse_values
-
-    changes: dict[str, Any] = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not sign:
-            raise ValueError(f"--set takes KEY=VALUE, got {text!r}")
-        key = pick("key", key.strip().replace("-", "_"), RunConfig.model_fields)
-        values = parse_values(key, value)
-        changes[key] = values[0] if len(values) == 1 else values
-    return changes
-
-
 def _command(
     name: str,
     scale: str,
@@ -207,14 +197,14 @@ def _print_commands(study: Study, folder: Path, data_dir: Path | None) -> None:
 
 
 def _flags(config: RunConfig) -> list[str]:
-    words = []
-    default = type(config)()
+    """What ``borat train`` has to be told; each optimizer has a learning rate of its own by default."""
+    words = ["--optimizer", config.optimizer]
+    default = type(config)(optimizer=config.optimizer).as_dict()
     for key, value in config.as_dict().items():
         flag = key.replace("_", "-")
-        if isinstance(value, bool):
-            words += [f"--{flag}" if value else f"--no-{flag}"] if value != getattr(default, key) else []
-        elif value is not None and value != getattr(default, key):
-            words += [f"--{flag}", f"{value}"]
+        if value == default[key] or value is None:
+            continue
+        words += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", f"{value}"]
     return words
 
 
@@ -237,7 +227,7 @@ def _show(page: ResultPage, folder: Path, output: Path | None) -> None:
         write_text(output, page.markdown)
         written.append(output)
     for path in written:
-        console.print(f"written to {path}", highlight=False)
+        say(f"written to {path}")
 
 
 def _tell_failures(result: Result, folder: Path) -> None:
@@ -247,6 +237,5 @@ def _tell_failures(result: Result, folder: Path) -> None:
         text = f"{run.method}, lr {run.lr:g}: {last_line(run.error)}"
         console.print(f"[red]failed[/] {escape(text)}", highlight=False, soft_wrap=True)
     if len(failed):
-        text = f"tracebacks are in {folder / 'logs'}; once the cause is gone, the same command goes on"
-        console.print(text, highlight=False, soft_wrap=True)
+        say(f"tracebacks are in {folder / 'logs'}; once the cause is gone, the same command goes on")
         raise typer.Exit(1)

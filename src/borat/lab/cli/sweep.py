@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from borat.lab.cli.common import app, console, fits, interrupted_by_sigterm, refusal, show_table, with_flags_of
-from borat.lab.cli.options import Address, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
+from borat.lab.cli.common import (
+    app,
+    console,
+    fits,
+    interrupted_by_sigterm,
+    parse_changes,
+    refusal,
+    say,
+    show_table,
+    with_flags_of,
+)
+from borat.lab.cli.options import Address, Changes, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import describe, last_line, shown, varying, watching
 from borat.lab.config import RunConfig, check_method
 from borat.lab.metrics import judged, with_unit
@@ -20,6 +31,8 @@ from borat.lab.store.run import Run
 from borat.lab.sweeps.engines.base import make_engine
 from borat.lab.sweeps.grid import SweepFile, parse_values
 from borat.lab.sweeps.jobs import Outcome
+
+DONE = ("finished", "diverged")
 
 
 @app.command()
@@ -32,6 +45,7 @@ def sweep(
         "runs"
     ),
     data_dir: DataDir = None,
+    changes: Changes = None,
     workers: Workers = None,
     threads: Threads = None,
     engine: EngineName = "local",
@@ -49,7 +63,8 @@ def sweep(
     A flag of the configuration may have several values: --lr 0.01,0.1,1 --optimizer sgd,borat. It wins over the spec.
     """
     try:
-        configs = _configs(spec, {key: text for key, text in flags.items() if text is not None})
+        told = {key: parse_values(key, text) for key, text in flags.items() if text is not None}
+        configs = _configs(spec, parse_changes(changes) | told)
     except (ValueError, OSError) as error:
         raise refusal(error) from error
     try:
@@ -68,25 +83,26 @@ def sweep(
         from borat.lab.sweeps.sweep import run_configs
 
         if engine == "local" and data_dir is None:
-            _fetch([config for config in configs if _state(config, out) not in ("finished", "diverged")])
+            _fetch([config for config in configs if _state(config, out) not in DONE])
+        _check_own_data(configs, out, data_dir)
         with interrupted_by_sigterm(), watching(console) as watch:
             outcomes = run_configs(configs, out, data_dir=data_dir, engine=where, watch=watch)
     except (ValueError, OSError) as error:
         raise refusal(error) from error
     except KeyboardInterrupt:
-        done = sum(_state(config, out) in ("finished", "diverged") for config in configs)
+        done = sum(_state(config, out) in DONE for config in configs)
         console.print(f"stopped with {done} of {len(configs)} runs done; the same command continues", highlight=False)
         raise typer.Exit(130) from None
     _show(outcomes)
     _finish(outcomes, out)
 
 
-def _configs(spec: Path | None, flags: dict[str, str]) -> list[RunConfig]:
+def _configs(spec: Path | None, flags: dict[str, list[Any]]) -> list[RunConfig]:
     plan = SweepFile.from_file(spec) if spec else SweepFile()
     if plan == SweepFile() and not flags:
         nothing = f"{spec} is empty" if spec else "nothing to sweep"
         raise ValueError(f"{nothing}: give a spec, or flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
-    configs = plan.configs({key: parse_values(key, text) for key, text in flags.items()})
+    configs = plan.configs(flags)
     for config in configs:
         check_method(config)
     from borat.lab.training.checks import check_names  # slow to import, and not needed to see a mistake in a flag
@@ -105,13 +121,28 @@ def _fetch(configs: Sequence[RunConfig]) -> None:
             data.load(name, train_split=train_split)
 
 
+def _check_own_data(configs: Sequence[RunConfig], out: Path, data_dir: Path | None) -> None:
+    """A user's own data are loaded here, too: what is wrong with them is told before anything starts, and a run that
+    is done must have been on them."""
+    from borat.lab import data
+    from borat.lab.training.train import DATA_KEYS, load_data
+
+    found: dict[tuple[object, ...], data.Task] = {}
+    for config in configs:
+        if config.data in data.OWN:
+            key = tuple(getattr(config, name) for name in ("data", *DATA_KEYS))
+            found[key] = found.get(key) or load_data(config, data_dir)
+            if _state(config, out) in DONE:
+                Run(out / config.digest).check_data(asdict(found[key].description))
+
+
 def _list_runs(configs: Sequence[RunConfig], out: Path) -> None:
     states = [_state(config, out) for config in configs]
     table = Table("run", "settings", "state")
     for config, state in zip(configs, states, strict=True):
         table.add_row(config.digest, describe(config, varying(configs)), state)
     show_table(table)
-    done = sum(state in ("finished", "diverged") for state in states)
+    done = sum(state in DONE for state in states)
     console.print(f"{len(configs)} runs: {done} done, {len(configs) - done} to do", highlight=False)
 
 
@@ -178,8 +209,7 @@ def _finish(outcomes: Sequence[Outcome], out: Path) -> None:
     for reason, names in failed.items():
         console.print(f"[red]failed:[/] {escape(reason)}\n  {'; '.join(names)}", highlight=False, soft_wrap=True)
     done = len(outcomes) - sum(len(names) for names in failed.values())
-    console.print(f"{done} of {len(outcomes)} runs are in {out}", highlight=False, soft_wrap=True)
+    say(f"{done} of {len(outcomes)} runs are in {out}")
     if failed:
-        text = f"tracebacks are in {out / 'logs'}; once the cause is gone, the same command goes on"
-        console.print(text, highlight=False, soft_wrap=True)
+        say(f"tracebacks are in {out / 'logs'}; once the cause is gone, the same command goes on")
         raise typer.Exit(1)

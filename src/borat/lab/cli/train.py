@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from borat.lab.cli.common import app, console, interrupted_by_sigterm, notes, refusal, with_flags_of
-from borat.lab.cli.options import DataDir
+from borat.lab.cli.common import app, console, interrupted_by_sigterm, notes, parse_changes, refusal, say, with_flags_of
+from borat.lab.cli.options import Changes, DataDir
 from borat.lab.config import Execution, RunConfig, check_method
 from borat.lab.files import read_mapping
 from borat.lab.metrics import unseen
@@ -34,6 +34,7 @@ def train(
         "runs"
     ),
     data_dir: DataDir = None,
+    changes: Changes = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Only go on with a run that was interrupted: it is an error if there is none."),
@@ -48,7 +49,8 @@ def train(
     """Train one model. The same command goes on with a run that was interrupted."""
     console.quiet = notes.quiet = os.environ.get("LOCAL_RANK", "0") != "0"  # one of several processes speaks
     try:
-        settings, folder = _settings(config, out, {k: v for k, v in flags.items() if v is not None})
+        told = _single(parse_changes(changes)) | {k: v for k, v in flags.items() if v is not None}
+        settings, folder = _settings(config, out, told)
         check_method(settings)
         if resume and not Run(folder).exists():
             raise ValueError(f"there is no run to resume in {folder}")
@@ -67,17 +69,16 @@ def train(
             with interrupted_by_sigterm(), _training_bar(settings) as report:
                 metrics = run_training(settings, folder, data_dir=data_dir, execution=execution, report=report)
         except Interrupted as interruption:
-            console.print(f"{interruption} (in {folder})", highlight=False, soft_wrap=True)
+            say(f"{interruption} (in {folder})")
             raise typer.Exit(130) from interruption
         except KeyboardInterrupt:
-            text = f"stopped before the next batch; the same command continues (in {folder})"
-            console.print(text, highlight=False, soft_wrap=True)
+            say(f"stopped before the next batch; the same command continues (in {folder})")
             raise typer.Exit(130) from None
     except (ValueError, OSError, ImportError) as error:
         raise refusal(error) from error
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in unseen(metrics.result).items())
     console.print(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}", highlight=False, soft_wrap=True)
-    console.print(f"kept in {folder}", highlight=False, soft_wrap=True)
+    say(f"kept in {folder}")
 
 
 def _tell_of_processes(execution: Execution) -> None:
@@ -92,6 +93,13 @@ def _tell_of_processes(execution: Execution) -> None:
         warnings.warn(f"devices={devices} processes share {cores} cores: devices={cores} would be faster", stacklevel=1)
     if devices > 1:
         notes.print(f"starting {devices} processes", highlight=False)
+
+
+def _single(changes: dict[str, list[Any]]) -> dict[str, object]:
+    for key, values in changes.items():
+        if len(values) > 1:
+            raise ValueError(f"--set takes one value of {key} for a run, got {len(values)}; borat sweep takes several")
+    return {key: value for key, (value,) in changes.items()}
 
 
 def _settings(path: Path | None, out: Path, flags: dict[str, object]) -> tuple[RunConfig, Path]:

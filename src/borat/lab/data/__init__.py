@@ -76,6 +76,9 @@ DATASETS: dict[str, Loader] = {
 FROM_HUB = (*IMAGE_SETS, "imagenet", "snli")
 """Those that the hub is asked for where no folder of files is given."""
 
+OWN = ("images", "csv", "text")
+"""Those that are a user's own, wherever they lie."""
+
 
 def load(
     name: str = "digits",

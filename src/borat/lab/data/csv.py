@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LABEL = "label"
-FIRST_LINE = 2
-"""Of the examples: the first has the names of the columns."""
 
 
 def load_csv(options: Options) -> Task:
@@ -39,7 +43,7 @@ def load_csv(options: Options) -> Task:
     names = _classes(path, table[column])
     features = _features(path, table.drop(columns=column))
     classes = find_classes(names, f"{path}: column {column!r}")
-    labels = number_labels(names, classes, lambda row: f"{path}, line {row + FIRST_LINE}")
+    labels = number_labels(names, classes, lambda row: f"{path}, line {table.index[row]}")
     rows = share_out(labels, classes, (), options, path)
     rows["train"] = limit(rows["train"], options.train_limit)
     noisy, switched = switch_labels(labels[rows["train"]], options.label_noise, any_class(len(classes)), options.seed)
@@ -62,14 +66,13 @@ def load_csv(options: Options) -> Task:
 
 
 def _read(path: Path) -> pd.DataFrame:
+    """The table, its rows called by their lines in the file."""
     import pandas as pd  # slow to import, and not needed elsewhere
 
+    text = _text(path)
+    lines = _lines(path, text)
     try:
-        table = pd.read_csv(path, encoding="utf-8-sig")
-    except pd.errors.EmptyDataError:
-        raise DataError(f"{path} is empty; its first line must name the columns") from None
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(f"{path} must be text in UTF-8: {error}") from error
+        table = pd.read_csv(io.StringIO(text), keep_default_na=False, na_values=[""])  # NA may be the name of a class
     except ValueError as error:
         raise CorruptFileError(f"{path} is not a CSV file: {str(error).strip()}") from error
     if table.empty:
@@ -78,7 +81,50 @@ def _read(path: Path) -> pd.DataFrame:
         raise SchemaError(
             f"{path} must have several columns with commas between them, got one, {str(table.columns[0])!r}"
         )
-    return table
+    return table.set_axis(lines[: len(table)])
+
+
+def _text(path: Path) -> str:
+    opened: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(path.suffix, open)
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            text: str = file.read()
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"{path} must be text in UTF-8: {error}") from error
+    except (EOFError, lzma.LZMAError, zlib.error) as error:
+        raise CorruptFileError(f"{path} is not a complete {path.suffix} file: {error}") from error
+    if not text.strip():
+        raise DataError(f"{path} is empty; its first line must name the columns")
+    return text
+
+
+def _lines(path: Path, text: str) -> list[int]:
+    """The lines where examples end. Each must have a field for every column, and every column a name of its own: what
+    is left over, pandas would take for names of the rows."""
+    lines, names = [], None
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for row in rows:
+            if not "".join(row).strip() and len(row) < 2:  # a blank line
+                continue
+            if names is None:
+                names = row
+            elif len(row) != len(names):
+                raise SchemaError(
+                    f"{path}, line {rows.line_num}: {len(row)} fields, but the first line names {len(names)} columns"
+                )
+            else:
+                lines.append(rows.line_num)
+    except csv.Error as error:
+        raise CorruptFileError(f"{path} is not a CSV file: line {rows.line_num}: {error}") from error
+    for place, name in enumerate(names or (), start=1):
+        if not name.strip():
+            raise SchemaError(
+                f"{path}: column {place} has no name. If it numbers the rows, leave it out: it would be learned from"
+            )
+        if (names or []).count(name) > 1:
+            raise SchemaError(f"{path} has several columns {name!r}; each needs a name of its own")
+    return lines
 
 
 def _classes(path: Path, column: pd.Series[Any]) -> list[Any]:
@@ -112,14 +158,15 @@ def _features(path: Path, table: pd.DataFrame) -> Tensor:
                 "fill it in, or leave out the line or the column"
             )
         columns.append(values.to_numpy())
-    return torch.from_numpy(np.stack(columns, 1)).float()
+    return torch.from_numpy(np.stack(columns, 1))
 
 
 def _line(where: pd.Series[bool]) -> int:
     """The first line of the file that a condition is true of."""
-    return int(where.to_numpy().argmax()) + FIRST_LINE
+    return int(where.index[where.to_numpy().argmax()])
 
 
 def _standardise(features: Tensor, train: Tensor) -> Tensor:
+    """In float64 until they are small: times in seconds are all the same in float32."""
     mean, std = features[train].mean(0), features[train].std(0, correction=0)
-    return (features - mean) / torch.where(std > 0.0, std, 1.0)
+    return ((features - mean) / torch.where(std > 0.0, std, 1.0)).float()

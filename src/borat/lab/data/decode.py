@@ -14,8 +14,8 @@ from torch import Tensor
 from borat.lab.data.errors import CorruptFileError, LabelError, SchemaError
 from borat.lab.data.source import ArrowTable, Source
 
-IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError)
-"""What PIL raises for bytes that are no complete image."""
+IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""What PIL raises for bytes that are no complete image, or one of more pixels than it takes."""
 
 
 def decode_split(

@@ -19,7 +19,7 @@ SHARES = {"test": 1 / 5, "validation": 1 / 10}
 """Of the training examples that are left, for splits that have no files of their own; in this order."""
 
 SHOWN = 10
-"""Classes that a message names."""
+"""Classes, folders or files that a message names."""
 
 
 def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool) -> Path:
@@ -39,7 +39,7 @@ def find_classes(labels: Sequence[Any], where: str | Path) -> list[Any]:
     """The different labels, in order."""
     classes = sorted(set(labels))
     if len(classes) < 2:
-        raise LabelError(f"{where} must hold at least two classes, got {_listed(classes) or 'none'}")
+        raise LabelError(f"{where} must hold at least two classes, got {listed(classes) or 'none'}")
     return classes
 
 
@@ -48,7 +48,7 @@ def number_labels(labels: Sequence[Any], classes: Sequence[Any], place: Callable
     numbers = {label: number for number, label in enumerate(classes)}
     for row, label in enumerate(labels):
         if label not in numbers:
-            raise LabelError(f"{place(row)}: {label!r} is not a class of the training data: {_listed(classes)}")
+            raise LabelError(f"{place(row)}: {label!r} is not a class of the training data: {listed(classes)}")
     return torch.tensor([numbers[label] for label in labels])
 
 
@@ -96,5 +96,6 @@ def checksum(*tensors: Tensor) -> str:
     return found.hexdigest()
 
 
-def _listed(classes: Sequence[Any]) -> str:
-    return ", ".join(map(str, classes[:SHOWN])) + (", …" if len(classes) > SHOWN else "")
+def listed(names: Sequence[Any]) -> str:
+    """The first of them, for a message."""
+    return ", ".join(map(str, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")

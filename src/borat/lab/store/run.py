@@ -67,16 +67,18 @@ class Run:
             write_json(path / "config.json", config.as_dict())
         if not (path / "environment.json").is_file():  # also where a kill came between the two
             write_json(path / "environment.json", environment)
-        run._check_data(environment.get("data", {}))
+        run.check_data(environment.get("data", {}))
         return run
 
-    def _check_data(self, now: dict[str, Any]) -> None:
+    def check_data(self, now: dict[str, Any]) -> None:
         """A run goes on with the data that it was started with; only where they lie may change."""
         then = self.environment.get("data", {})
         changed = [key for key in now if key not in ("sources", "notes") and then.get(key, now[key]) != now[key]]
         if changed:
-            was, is_now = ({key: data[key] for key in changed} for data in (then, now))
-            raise ValueError(f"{self.path} holds a run on other data: it had {was}, here are {is_now}")
+            was, is_now = ({key: data[key] for key in (*changed, "sources") if key in data} for data in (then, now))
+            raise ValueError(
+                f"{self.path} holds a run on other data: it had {was}, here are {is_now}; give another folder with out"
+            )
 
     def _remove_leftovers(self) -> None:
         """Files that a killed process had not finished to write."""

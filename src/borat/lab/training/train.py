@@ -50,6 +50,21 @@ STATISTICS_BATCHES = 16
 PATIENCE = 5.0
 """Seconds to wait for another process that is about to leave the run's folder."""
 
+DATA_KEYS = (
+    "label_noise",
+    "seed",
+    "train_limit",
+    "validation_size",
+    "augment",
+    "train_split",
+    "glove",
+    "image_size",
+    "image_column",
+    "label_column",
+    "window",
+)
+"""What data depend on, beside their name."""
+
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
     """The process was asked to end; the run was saved and can be resumed."""
@@ -268,6 +283,11 @@ class Training:
         self.metrics = Metrics(**state["metrics"])
 
 
+def load_data(config: RunConfig, data_dir: Path | None) -> data.Task:
+    """The data that a run trains on."""
+    return data.load(config.data, data_dir=data_dir, **{key: getattr(config, key) for key in DATA_KEYS})
+
+
 def train(
     config: RunConfig,
     folder: Path,
@@ -278,20 +298,6 @@ def train(
 ) -> Metrics:
     """Train as configured, in a folder of its own; a run that was interrupted there goes on."""
     check_writable(folder)
-    task = data.load(
-        config.data,
-        data_dir=data_dir,
-        label_noise=config.label_noise,
-        seed=config.seed,
-        train_limit=config.train_limit,
-        validation_size=config.validation_size,
-        augment=config.augment,
-        train_split=config.train_split,
-        glove=config.glove,
-        image_size=config.image_size,
-        image_column=config.image_column,
-        label_column=config.label_column,
-        window=config.window,
-    )
+    task = load_data(config, data_dir)
     with without_denormals():
         return Training(config, task, folder, execution or Execution()).fit(report)
