@@ -3,9 +3,11 @@
  * double precision, and each result is rounded once; FreeBORAT's is in the tensors' own precision, and long sums in
  * double.
  *
- * A vector is a list of tensors, given as an array of pointers. Tensors are cut into chunks, which the threads take in
- * turn. A chunk's result does not depend on who computes it: the bits are the same for any number of threads. Plain C
- * without headers of Python or PyTorch: kernels.py calls it through ctypes. */
+ * A vector is a list of tensors, given as an array of pointers. Tensors are cut into chunks. Each thread takes those of
+ * its own share, which are the same ones at every call: what it wrote last time may still be in the caches of its core,
+ * from where others would have to fetch it. Whoever is done helps the others. A chunk's result does not depend on who
+ * computes it: the bits are the same for any number of threads. Plain C without headers of Python or PyTorch: kernels.py
+ * calls it through ctypes. */
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -37,12 +39,14 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 /* GOMP_parallel of the OpenMP library that PyTorch uses: calls a function in each thread of PyTorch's own pool. Threads
  * of ours would have to share the cores with those, which wait for their next work without sleeping. */
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
+typedef int (*ThreadNumber)(void); /* omp_get_thread_num of the same library */
 
 typedef struct {
     int64_t tensors;
     const int64_t *sizes;
     int64_t terms;
-    Parallel parallel; /* NULL for a single thread */
+    Parallel parallel;
+    ThreadNumber thread_number;
     int32_t threads;
     int16_t is_double; /* or float */
     int16_t is_large;  /* so that what is written will have left the caches before it is read again */
@@ -154,7 +158,14 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #define EXPONENT 0x7f800000
 #include "kernels_of_real.h"
 
-/* What to do with a chunk, a row of sums for each chunk where it has any, and the number of the next chunk to take. */
+/* The chunks of a thread that nobody has taken yet; in a line of the caches that it shares with no other. */
+typedef struct {
+    int64_t next;
+    int64_t end;
+    char rest[48];
+} Share;
+
+/* What to do with a chunk, a row of sums for each chunk where it has any, and whose chunk it is. */
 typedef struct {
     const Shape *shape;
     const Move *move;
@@ -163,7 +174,7 @@ typedef struct {
     const Roll *roll;
     double *sums;
     int64_t columns;
-    int64_t next;
+    Share *shares;
 } Work;
 
 static void do_chunk(const Work *work, int64_t tensor, int64_t start, int64_t end, int64_t chunk) {
@@ -182,35 +193,48 @@ static void do_chunk(const Work *work, int64_t tensor, int64_t start, int64_t en
 
 static int64_t chunks_of(int64_t size) { return (size + CHUNK - 1) / CHUNK; }
 
-static void take_chunks(void *argument) {
-    Work *work = argument;
+static int64_t count_chunks(const Shape *shape) {
+    int64_t chunks = 0;
+    for (int64_t t = 0; t < shape->tensors; t++) chunks += chunks_of(shape->sizes[t]);
+    return chunks;
+}
+
+static void take_share(const Work *work, Share *share) {
     const Shape *shape = work->shape;
     int64_t tensor = 0, first = 0; /* the tensor at hand, and the number of its first chunk */
     for (;;) {
-        const int64_t chunk = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
-        for (; tensor < shape->tensors && chunk - first >= chunks_of(shape->sizes[tensor]); tensor++)
-            first += chunks_of(shape->sizes[tensor]);
-        if (tensor == shape->tensors) break;
+        const int64_t chunk = __atomic_fetch_add(&share->next, 1, __ATOMIC_RELAXED);
+        if (chunk >= share->end) break;
+        for (; chunk - first >= chunks_of(shape->sizes[tensor]); tensor++) first += chunks_of(shape->sizes[tensor]);
         const int64_t start = (chunk - first) * CHUNK, size = shape->sizes[tensor];
         do_chunk(work, tensor, start, size - start < CHUNK ? size : start + CHUNK, chunk);
     }
+}
+
+static void take_chunks(void *argument) {
+    const Work *work = argument;
+    const int64_t threads = work->shape->threads, own = threads > 1 ? work->shape->thread_number() : 0;
+    for (int64_t t = 0; t < threads; t++) take_share(work, work->shares + (own + t) % threads);
 #if defined(__SSE2__)
     _mm_sfence(); /* what was streamed is there before the other threads go on */
 #endif
 }
 
 static void run(Work *work) {
-    if (work->shape->parallel)
-        work->shape->parallel(take_chunks, work, work->shape->threads, 0);
+    const int64_t threads = work->shape->threads, chunks = count_chunks(work->shape);
+    Share shares[threads];
+    for (int64_t t = 0; t < threads; t++)
+        shares[t] = (Share){.next = t * chunks / threads, .end = (t + 1) * chunks / threads};
+    work->shares = shares;
+    if (threads > 1)
+        work->shape->parallel(take_chunks, work, threads, 0);
     else
         take_chunks(work);
 }
 
 /* Let every chunk have a row of sums and add them up. Whether there was memory for it: 0 if there was. */
 static int sum_up(Work *work, double *results) {
-    const Shape *shape = work->shape;
-    int64_t chunks = 0;
-    for (int64_t t = 0; t < shape->tensors; t++) chunks += chunks_of(shape->sizes[t]);
+    const int64_t chunks = count_chunks(work->shape);
     work->sums = calloc(chunks * work->columns + 1, sizeof(double));
     if (!work->sums) return 1;
     run(work);

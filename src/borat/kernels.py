@@ -79,6 +79,7 @@ class _Shape(ctypes.Structure):
         ("sizes", _Array),
         ("terms", ctypes.c_int64),
         ("parallel", ctypes.c_void_p),
+        ("thread_number", ctypes.c_void_p),
         ("threads", ctypes.c_int32),
         ("is_double", ctypes.c_int16),
         ("is_large", ctypes.c_int16),
@@ -137,14 +138,16 @@ def _load() -> ctypes.CDLL | None:
     return library if compiled_from == zlib.crc32(sources) else None
 
 
-def _parallel() -> int | None:
-    """The address of ``GOMP_parallel`` in the OpenMP library that PyTorch has loaded, if it has such a function."""
-    function = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
-    return ctypes.cast(function, ctypes.c_void_p).value if function else None
+def _parallel() -> tuple[int | None, int | None]:
+    """The addresses of ``GOMP_parallel`` and ``omp_get_thread_num`` in the OpenMP library that PyTorch has loaded."""
+    loaded = ctypes.CDLL(None)
+    functions = (getattr(loaded, name, None) for name in ("GOMP_parallel", "omp_get_thread_num"))
+    start, number = (ctypes.cast(function, ctypes.c_void_p).value if function else None for function in functions)
+    return start, number
 
 
 _library = _load()
-_gomp_parallel = _parallel() if _library else None
+_gomp_parallel, _thread_number = _parallel() if _library else (None, None)
 
 
 def library() -> ctypes.CDLL | None:
@@ -255,12 +258,14 @@ def _metric(pieces: Sequence[list[Tensor]], weights: list[Tensor], metric: Metri
 
 def _shape(tensors: list[Tensor], terms: int) -> _Shape:
     sizes = (tensors.sizes if isinstance(tensors, Vector) else None) or Sizes.of(tensors)
-    threads = torch.get_num_threads() if sizes.total >= _PARALLEL_FROM else 1
+    is_parallel = sizes.total >= _PARALLEL_FROM and _gomp_parallel and _thread_number
+    threads = torch.get_num_threads() if is_parallel else 1
     return _Shape(
         len(tensors),
         sizes.each,
         terms,
-        _gomp_parallel if threads > 1 else None,
+        _gomp_parallel,
+        _thread_number,
         threads,
         tensors[0].dtype == torch.float64,
         sizes.total >= _LARGE,

@@ -36,18 +36,29 @@ static int is_near(double a, double b, double size) { return fabs(a - b) <= size
 typedef struct {
     void (*function)(void *);
     void *argument;
+    int number;
 } Call;
 
+static _Thread_local int number;
+
+static int thread_number(void) { return number; }
+
 static void *called(void *call) {
+    number = ((Call *)call)->number;
     ((Call *)call)->function(((Call *)call)->argument);
     return NULL;
 }
 
+/* Sometimes one less than asked for: its share of the work is left to the others. */
 static void parallel(void (*function)(void *), void *argument, unsigned threads, unsigned flags) {
     pthread_t others[8];
-    Call call = {function, argument};
+    Call calls[8];
     (void)flags;
-    for (unsigned i = 1; i < threads; i++) pthread_create(&others[i], NULL, called, &call);
+    threads -= (unsigned)below(2);
+    for (unsigned i = 1; i < threads; i++) {
+        calls[i] = (Call){function, argument, (int)i};
+        pthread_create(&others[i], NULL, called, &calls[i]);
+    }
     function(argument);
     for (unsigned i = 1; i < threads; i++) pthread_join(others[i], NULL);
 }
@@ -67,7 +78,7 @@ static void make_shape(void) {
     static const int64_t edges[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 255, 257, 1023, 1025, 2047, 2049, 32767, 32769, 70001};
     const int several = below(2);
     shape = (Shape){.tensors = 1 + below(below(4) ? 4 : MOST_TENSORS), .sizes = sizes, .threads = 1 + several * 3};
-    shape.parallel = several ? parallel : NULL;
+    shape.parallel = parallel, shape.thread_number = thread_number;
     shape.is_double = (int16_t)below(2), shape.is_large = (int16_t)below(2);
     for (int64_t t = 0; t < shape.tensors; t++)
         sizes[t] = below(8) ? edges[below(t > 3 ? 12 : 18)] : below(300);
