@@ -106,6 +106,12 @@ def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterS
     validation = held if options.validation_size is None else options.validation_size * window + 1
     train = len(tokens) - held - validation
     least = window + 1
+    if options.validation_size is not None and train < least <= held:
+        most = (len(tokens) - held - least - 1) // window
+        raise DataError(
+            f"validation_size must be at most {most} for the {len(tokens)} characters of {where}: it is counted in "
+            f"windows, here of {window}, got {options.validation_size}"
+        )
     if min(held, validation, train) < least:
         raise DataError(
             f"{where} has {len(tokens)} characters; training, validation and a test on a tenth of them need "
@@ -129,11 +135,12 @@ def _read(path: Path) -> str:
     if path.is_dir():
         raise DataError(f"data_dir must be a text file for text, got the folder {path}")
     content = path.read_bytes()
-    if not content:
-        raise DataError(f"{path} is empty; it must hold text")
     try:
-        return content.decode("utf-8-sig")  # without the mark that some editors put first
+        text = content.decode("utf-8-sig")  # without the mark that some editors put first
     except UnicodeDecodeError as error:
         raise CorruptFileError(
             f"{path} must be text in UTF-8: byte {error.start} is 0x{content[error.start]:02x}, {error.reason}"
         ) from error
+    if not text:
+        raise DataError(f"{path} is empty; it must hold text")
+    return text
