@@ -160,9 +160,8 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 
 /* The chunks of a thread that nobody has taken yet; in a line of the caches that it shares with no other. */
 typedef struct {
-    int64_t next;
+    _Alignas(64) int64_t next;
     int64_t end;
-    char rest[48];
 } Share;
 
 /* What to do with a chunk, a row of sums for each chunk where it has any, and whose chunk it is. */
