@@ -1,6 +1,6 @@
 # make demo   what borat does, on scikit-learn's digits, in two minutes
 # make test   lint, types and all tests
-# make test-fast  the core's tests without those that start compilers, trainers or Triton's interpreter, in a minute
+# make test-fast  the core's tests without those that start compilers or trainers, in a minute
 # make sanitize  the C sources on random input, under AddressSanitizer and UndefinedBehaviorSanitizer
 # make map    CONTRIBUTING's map, from the modules
 # make docs   the documentation site, in site/
@@ -58,7 +58,7 @@ browser:
 	     && { apt-get update -qq; apt-get install -y -qq chromium chromium-driver >/dev/null; }; } \
 	|| echo "chromium and chromedriver are missing and cannot be installed: tests of pages will be skipped"
 
-.venv/ready: pyproject.toml constraints.txt src/borat/kernels.c src/borat/kernels_of_real.h src/borat/dual.c
+.venv/ready: pyproject.toml constraints.txt $(wildcard src/borat/_native/*.[ch])
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[dev]"
 	touch $@

@@ -11,9 +11,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = Path("src/borat")
-SOURCES = [PACKAGE / name for name in ("kernels.c", "kernels_of_real.h", "dual.c")]
-LIBRARY = PACKAGE / "_kernels.so"
+FOLDER = Path("src/borat/_native")
+SOURCES = [FOLDER / name for name in ("kernels.c", "kernels_of_real.h", "dual.c")]
+LIBRARY = FOLDER / "_kernels.so"
 # Without contraction to fused multiply-adds, so that results do not depend on the machine's vector instructions. Nobody
 # asks for the error number of a square root, which would keep it from being taken of several numbers at once.
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC"]

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import gc
 import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported by anybody: there need not be a GPU
 
 import pytest
 import torch
@@ -32,15 +29,6 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first: none is left to one core at the end, when the other has nothing to do."""
     items.sort(key=lambda item: item.path.stem not in LONG)
-
-
-def pytest_collection_finish() -> None:
-    """What is imported stays: neither garbage collections nor searches among all objects need to look at it again."""
-    gc.freeze()
-
-
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

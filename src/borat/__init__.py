@@ -6,22 +6,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from borat.alig import ALIG
-    from borat.bundle import StepInfo
-    from borat.dual import DualSolution, solve_dual
-    from borat.free import FreeBORAT
-    from borat.optimizer import BORAT
+    from borat._numbers.solve_dual import DualSolution, solve_dual
+    from borat._numbers.step_info import StepInfo
+    from borat._optim.borat import ALIG, BORAT
+    from borat._optim.free_borat import FreeBORAT
 
 __all__ = ["ALIG", "BORAT", "DualSolution", "FreeBORAT", "StepInfo", "solve_dual"]
 __version__ = "0.1.0"
 
 _MODULES = {
-    "ALIG": "alig",
-    "BORAT": "optimizer",
-    "DualSolution": "dual",
-    "FreeBORAT": "free",
-    "StepInfo": "bundle",
-    "solve_dual": "dual",
+    "ALIG": "_optim.borat",
+    "BORAT": "_optim.borat",
+    "DualSolution": "_numbers.solve_dual",
+    "FreeBORAT": "_optim.free_borat",
+    "StepInfo": "_numbers.step_info",
+    "solve_dual": "_numbers.solve_dual",
 }
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 if TYPE_CHECKING:
-    from borat.loss_optimizer import LossOptimizer
-
-_measured: WeakSet[nn.Module] = WeakSet()
-"""The layers whose statistics were measured again."""
+    from borat._optim.base import LossOptimizer
 
 
 def measure_again(
@@ -58,7 +53,6 @@ def measure_again(
     """
     norms = [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
     layers = [layer for layer in norms if not _is_frozen(layer, model)]
-    _measured.update(layers)
     if optimizer is not None:
         optimizer.eval()
     if not layers:
@@ -73,11 +67,14 @@ def measure_again(
         for number, batch in enumerate(chain([first], few), start=1):
             for layer in layers:
                 layer.momentum = 1.0 / number  # which makes the plain mean of all batches
-            (forward or _run)(model, batch)
+            if forward is not None:
+                forward(model, batch)
+            else:
+                model(batch[0] if isinstance(batch, list | tuple) else batch)
 
 
 def _is_frozen(layer: _NormBase, model: nn.Module) -> bool:
-    """Whether somebody keeps its statistics as they are: in evaluation while the model trains, or without gradients."""
+    """Return True if the statistics are fixed: in evaluation while the model trains, or without gradients."""
     params = list(layer.parameters(recurse=False))
     is_fixed = bool(params) and not any(p.requires_grad for p in params)
     return is_fixed or (model.training and not layer.training)
@@ -102,30 +99,6 @@ def _measuring(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
             layer.momentum = momentum
         for module, mode in modes.items():
             module.training = mode
-
-
-def _run(model: nn.Module, batch: Any) -> object:
-    return model(batch[0] if isinstance(batch, list | tuple) else batch)
-
-
-def layers_of(params: Iterable[Tensor]) -> list[nn.Module]:
-    """The normalisation layers with running statistics that these parameters belong to.
-
-    An optimizer does not know the model, so that all objects of the process are looked at.
-    """
-    ours = {id(p) for p in params}
-    return [
-        layer
-        for layer in gc.get_objects()
-        if issubclass(type(layer), _NormBase)
-        and layer.track_running_stats
-        and any(id(p) in ours for p in layer.parameters(recurse=False))
-    ]
-
-
-def were_measured(layers: Iterable[nn.Module]) -> bool:
-    """Whether :func:`measure_again` was ever used on any of the layers."""
-    return any(layer in _measured for layer in layers)
 
 
 @contextmanager

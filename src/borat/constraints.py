@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from borat import sharding
-from borat.checks import check_positive, is_number
+from borat._checks import check_positive, is_number
+from borat._state import sharding
 
 __all__ = ["Box", "L1Ball", "L2Ball", "NonNegative", "Projection", "Simplex"]
 
@@ -125,9 +125,9 @@ class Simplex(Projection):
     def _project(self, tensors: list[Tensor]) -> None:
         _refuse_complex(tensors, "Simplex")
         if _are_on_device(tensors):
-            excess = _excess_on_device(_vector(tensors), self.total, _identity)
+            excess = _excess_on_device(_vector(tensors), self.total, lambda w: w)
         else:
-            excess = _excess(tensors, self.total, _identity)
+            excess = _excess(tensors, self.total, lambda w: w)
         for w in _local(tensors):
             w.copy_(excess(w))
 
@@ -190,7 +190,7 @@ def _vector(tensors: list[Tensor]) -> Tensor:
 
 
 def _are_on_device(tensors: list[Tensor]) -> bool:
-    """Whether to see a number would be to wait for a device, or to end what is compiled."""
+    """Return True if reading a number would be a device sync, or end what is compiled."""
     if any(sharding.is_sharded(w) for w in tensors):
         return False
     return torch.compiler.is_compiling() or any(w.device.type != "cpu" for w in tensors)
@@ -216,10 +216,6 @@ def _over_all(function: Callable[[Tensor], Tensor], tensors: list[Tensor], *, la
 
 def _local(tensors: list[Tensor]) -> list[Tensor]:
     return [sharding.local(w) for w in tensors]
-
-
-def _identity(w: Tensor) -> Tensor:
-    return w
 
 
 def _largest(w: Tensor) -> Tensor:

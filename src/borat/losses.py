@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from borat.checks import check_count, is_number
+from borat._checks import check_count, is_number
 
 __all__ = ["MultiClassHingeLoss", "SmoothHingeLoss", "TopKCrossEntropyLoss"]
 

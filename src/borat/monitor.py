@@ -1,4 +1,4 @@
-"""Watch the optimizer: what each update did, for TensorBoard, W&B, MLflow or a list of your own."""
+"""Log what each update did to TensorBoard, W&B, MLflow or a list of your own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from borat.bundle import StepInfo
-from borat.loss_optimizer import LossOptimizer
+from borat._numbers.step_info import StepInfo
+from borat._optim.base import LossOptimizer
 
 Numbers = dict[str, float]
 
@@ -20,22 +20,20 @@ class Writer(Protocol):
 
 
 class Monitor:
-    """Writes the numbers of each completed update.
+    """Write the numbers of each completed update.
 
-    It hangs on the optimizer's own step, and so works in every trainer. On the host all numbers are there already, so
-    that it costs next to nothing, and nothing at all where a step completes no update. Steps on the device are waited
-    for: there it looks after each of them.
+    It is a hook of the optimizer's step, and so works in every trainer. On the host it costs next to nothing; if the
+    numbers are on a device, each step is a device sync.
 
-    Written are, with the prefix in front:
+    With the prefix in front it writes
 
     - ``alpha/0``, ``alpha/1``, … and ``alpha/bound``: the weight of each piece, that of the constant one last;
     - ``support``: the number of pieces with a positive weight;
-    - ``kind/SGD``, ``kind/ALIG``, …: how many updates were of that kind so far, for bundles of up to three, where kinds
-      have names;
+    - ``kind/SGD``, ``kind/ALIG``, …: the number of updates of that kind so far, for bundles of up to three;
     - ``dual_value``, ``step_norm``: see :class:`borat.StepInfo`;
-    - ``gap``: how far the newest piece is above the lower bound;
+    - ``gap``: the gap that the step aims to close;
     - ``step_size``: the effective learning rate; with several parameter groups ``step_size/0``, ``step_size/1``, …;
-    - ``dropped_batches``: how many so far.
+    - ``dropped_batches``, ``zero_steps``: their numbers so far.
 
     Args:
         optimizer: the optimizer to watch.
@@ -99,6 +97,7 @@ class Monitor:
         numbers = describe(info)
         if optimizer.bundle_size <= 3:
             numbers |= {f"kind/{kind}": float(count) for kind, count in self.kinds.items()}
+        numbers["zero_steps"] = float(optimizer.zero_steps)
         self._send({**numbers, "dropped_batches": float(optimizer.dropped_batches)})
 
     def _send(self, numbers: Numbers) -> None:
@@ -111,7 +110,7 @@ class Monitor:
 
 
 def describe(info: StepInfo) -> Numbers:
-    """The numbers of one update by name."""
+    """Return the numbers of an update by name."""
     has_bound = info.target is not None
     pieces = info.alpha[:-1] if has_bound else info.alpha
     numbers = {f"alpha/{n}": weight for n, weight in enumerate(pieces)}

@@ -1,67 +1,16 @@
-"""Checkpoints of earlier versions go on as they did, and those of others are refused before anything changes."""
+"""State dicts are snapshots, and those that do not fit are refused before anything changes."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from borat import ALIG, BORAT, FreeBORAT
-from borat.constraints import L2Ball
+from borat import ALIG, FreeBORAT
 from flavours import over_flavours
 from problems import batches, network, train
-
-OLD = torch.load(Path(__file__).with_name("checkpoints-0.1.0.pt"), weights_only=True)
-
-
-@pytest.mark.parametrize("case", OLD["cases"])
-def test_version_0_1_0(case):
-    """Two groups, a constraint, after six batches: within a bundle or not, for training or in evaluation."""
-    saved = OLD["cases"][case]
-    model = network()
-    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters()}]
-    optimizer = BORAT(groups, 0.1, int(case.split("-")[0]), constraint=L2Ball(2.2))
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    optimizer.train()
-    assert [group["lr"] for group in optimizer.param_groups] == [0.7, 0.3]
-    torch.testing.assert_close(torch.stack(train(model, optimizer, OLD["data"])), saved["after"], rtol=0, atol=1e-12)
-
-
-def states(model: nn.Module):
-    """State dicts that are none of ours, or not for this model."""
-    params = [p.detach().clone().requires_grad_() for p in model.parameters()]
-    yield "an SGD's", torch.optim.SGD(params, 0.1, momentum=0.9).state_dict()
-    yield "an Adam's", torch.optim.Adam(params).state_dict()
-    wide = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
-    for cls in (BORAT, FreeBORAT):
-        train(wide, optimizer := cls(wide.parameters(), bundle_size=5), batches(2))
-        yield f"another model's {cls.__name__}", optimizer.state_dict()
-
-
-@over_flavours
-def test_the_state_of_another_optimizer_is_refused_and_changes_nothing(make):
-    data = batches(8)
-    for name, state in states(network()):
-        torch.manual_seed(0)
-        model = network()
-        twin = copy.deepcopy(model)
-        optimizer, other = make(model.parameters()), make(twin.parameters())
-        train(model, optimizer, data[:3])
-        train(twin, other, data[:3])
-        with pytest.raises(ValueError, match="state_dict must"):
-            optimizer.load_state_dict(state)
-        assert torch.equal(train(model, optimizer, data[3:])[-1], train(twin, other, data[3:])[-1]), name
-
-
-def test_borat_and_free_borat_do_not_load_each_other():
-    model = network()
-    for one, other in ((BORAT, FreeBORAT), (FreeBORAT, BORAT), (ALIG, FreeBORAT)):
-        with pytest.raises(ValueError, match=f"state_dict must be the state of a {one.__name__}"):
-            one(model.parameters()).load_state_dict(other(model.parameters()).state_dict())
 
 
 def test_bundles_numbers_that_do_not_fit():
@@ -69,7 +18,7 @@ def test_bundles_numbers_that_do_not_fit():
     train(model, optimizer := FreeBORAT(model.parameters(), 5), batches(6))
     state = copy.deepcopy(optimizer.state_dict())
     state["param_groups"][0]["bundle"]["at_origin"] = [1.0]
-    with pytest.raises(ValueError, match="at_origin must have 3 values"):
+    with pytest.raises(ValueError, match=r"at_origin must have the shape \(3,\)"):
         optimizer.load_state_dict(state)
 
 

@@ -14,10 +14,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from borat import FreeBORAT, kernels
+from borat import FreeBORAT
 from borat.constraints import L2Ball
-from borat.vectors import Backend
-from problems import as_functions, batches, network, train, use_backend, vector
+from problems import BACKENDS, as_functions, batches, network, train, use_backend, vector
 from reference import free_borat, project_l2
 
 SIZES = [2, 3, 5, 9]
@@ -60,7 +59,7 @@ def result(model, optimizer) -> torch.Tensor:
 def test_equals_the_literal_twin(bundle_size, case, monkeypatch):
     start, data = network(), batches(12)
     expected = twin(start, data, bundle_size, **CASES[case])
-    for backend in (None, Backend.OWN, Backend.PLAIN) if kernels.are_there() else (None, Backend.PLAIN):
+    for backend in (None, *BACKENDS):
         if backend is not None:
             use_backend(backend, monkeypatch)
         model = copy.deepcopy(start)
@@ -150,43 +149,114 @@ def test_vanishing_gradients_make_no_endless_steps(capturable):
     assert max(sizes[0.5]) > 1e6
 
 
-def stretch_of(optimizer: FreeBORAT) -> float:
-    return math.exp(optimizer.state_dict()["param_groups"][0]["bundle"]["stretch"])
+# The gap
+
+
+def falling(optimizer: FreeBORAT, w: nn.Parameter, losses: list[float]) -> list[float]:
+    """The gaps of batches with these losses and gradients that see all of what the loss falls."""
+    gaps = []
+    for loss in losses:
+        w.grad = torch.ones_like(w)
+        optimizer.step(loss=loss)
+        gaps.append(optimizer.last_step.gap)
+    return gaps
 
 
 @pytest.mark.parametrize("capturable", [False, True])
-def test_steps_stretch_while_the_centre_is_ahead(capturable):
-    """Downhill all along, the centre is ahead of the model, and steps become longer than half of the Polyak step.
-
-    Where the slope changes its sign with each batch, the centre is now ahead and now behind, and they do not.
-    """
-    ahead, across = (nn.Parameter(torch.tensor([100.0], dtype=torch.float64)) for _ in range(2))
-    downhill = FreeBORAT([ahead], 2, capturable=capturable)
-    valley = FreeBORAT([across], 2, capturable=capturable)
-    for k in range(1, 31):
-        for weight, optimizer, slope in ((ahead, downhill, 1.0), (across, valley, 1.0 if k % 2 else -1.0)):
-            optimizer.zero_grad()
-            loss = 100.0 + slope * (weight - weight.detach()).sum()
-            loss.backward()
-            optimizer.step(loss=loss)
-            assert 1.0 <= stretch_of(optimizer) <= k
-    assert stretch_of(downhill) > 1.5
-    assert stretch_of(valley) < 1.1
+def test_the_gap_of_a_loss_that_falls_like_a_root(capturable):
+    """For f* + C / sqrt(k) the average so far is above the loss by what is left: the gap is a multiple of it."""
+    w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = FreeBORAT([w], 2, capturable=capturable)
+    falling(optimizer, w, [7.0 + 2.0 / math.sqrt(k) for k in range(1, 1001)])
+    state = optimizer.state_dict()["param_groups"][0]["bundle"]
+    assert state["won"] == pytest.approx(2.0 / math.sqrt(1000), rel=0.1)
+    assert optimizer.last_step.gap == pytest.approx(9.0 * state["won"] * state["scale"], rel=1e-6)
 
 
-def test_the_stretched_gap_in_closed_form():
-    """With one piece: the target is half of M times the loss below its value at the centre, but for the warm-up."""
+def test_the_start_is_a_step_size_in_the_metric():
     model = network()
     optimizer = FreeBORAT(model.parameters(), 2)
-    log_stretch = 0.0
-    for k, batch in enumerate(batches(30), start=1):
-        loss = float(nn.functional.cross_entropy(model(batch[0]), batch[1]).detach())
+    for k, batch in enumerate(batches(2), start=1):
         train(model, optimizer, [batch])
-        info = optimizer.last_step
-        warmth = 1.0 - 0.9**k
-        log_stretch = max(log_stretch + warmth * (loss - info.gap) / max(loss, info.gap) / k, 0.0)
-        assert stretch_of(optimizer) == pytest.approx(math.exp(log_stretch))
-        assert info.target == pytest.approx(info.offsets[0] - 0.5 * warmth * math.exp(log_stretch) * loss)
+        assert optimizer.last_step.step_size == pytest.approx(0.5 * (1.0 - 0.9**k) * 0.01 * 0.97**k, rel=1e-3)
+
+
+@pytest.mark.parametrize("shift", [1.0, 10.0, -3.0, 1e3])
+def test_a_shift_of_the_loss_does_not_matter(shift):
+    data = batches(60)
+    model = network()
+    other = copy.deepcopy(model)
+    expected = train(model, FreeBORAT(model.parameters()), data)[-1]
+    shifted = train(other, FreeBORAT(other.parameters()), data, lambda loss: loss + shift)[-1]
+    torch.testing.assert_close(shifted, expected, rtol=0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("at", [0, 1, 7, 30])
+@pytest.mark.parametrize("what", ["loss", "gradient", "both"])
+def test_one_exploding_batch_costs_little(at, what):
+    """The loss after 200 batches of a regression, with one batch a million times too large."""
+
+    def train_on(spoiled: int | None) -> float:
+        torch.manual_seed(3)
+        target, x = torch.randn(20, 1), torch.randn(256, 20)
+        y = x @ target
+        model = nn.Sequential(nn.Linear(20, 32), nn.Tanh(), nn.Linear(32, 1))
+        optimizer = FreeBORAT(model.parameters())
+        for i in range(200):
+            rows = torch.randint(256, (32,))
+            optimizer.zero_grad()
+            loss = (model(x[rows]) - y[rows]).square().mean()
+            loss.backward()
+            if i == spoiled and what != "loss":
+                for p in model.parameters():
+                    p.grad.mul_(1e6)
+            optimizer.step(loss=loss * 1e6 if i == spoiled and what != "gradient" else loss)
+        optimizer.eval()
+        return (model(x) - y).square().mean().item()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert train_on(at) < 1.3 * train_on(None)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize(
+    "first", [[(3.0, 1.0), (3.0, 1.0)], [(0.0, 0.0), (3.0, 1.0)]], ids=["equal losses", "no gradient"]
+)
+def test_a_start_that_tells_no_scale(first, capturable):
+    """Two equal losses, or a first batch without a gradient, do not stop the training."""
+    w = nn.Parameter(torch.tensor([3.0], dtype=torch.float64))
+    optimizer = FreeBORAT([w], 2, capturable=capturable)
+    for loss, slope in first:
+        w.grad = torch.full_like(w, slope)
+        optimizer.step(loss=loss)
+    for _ in range(400):
+        optimizer.zero_grad()
+        loss = w.abs().sum()
+        loss.backward()
+        optimizer.step(loss=loss)
+    optimizer.eval()
+    assert w.abs().item() < 0.3
+
+
+@pytest.mark.filterwarnings("ignore:.*dropped")
+@pytest.mark.parametrize(("aim", "dropped"), [(None, 1), (0.5, 0)])
+def test_outliers_are_left_out_where_the_gap_is_measured(aim, dropped):
+    w = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    optimizer = FreeBORAT([w], aim=aim)
+    steps(w, optimizer, [[1.0, 1.0]] * 5 + [[1e6, 1e6]] + [[1.0, 1.0]] * 3, [3.0] * 9)
+    assert optimizer.dropped_batches == dropped
+
+
+def test_batches_without_a_gradient_are_counted():
+    w = nn.Parameter(torch.ones(2))
+    optimizer = FreeBORAT([w])
+    assert optimizer.zero_steps == 0
+    for g in (1.0, 0.0, 0.0, 1.0):
+        w.grad = torch.full((2,), g)
+        optimizer.step(loss=1.0)
+    assert optimizer.zero_steps >= 1
+    assert optimizer.dropped_batches == 0
 
 
 def test_last_step_tells_what_the_centre_did():
@@ -201,7 +271,7 @@ def test_last_step_tells_what_the_centre_did():
         info = optimizer.last_step
         assert parameters_to_vector(moved).norm().item() == pytest.approx(info.step_norm, rel=1e-9)
         assert sum(info.alpha) == pytest.approx(1.0)
-        assert info.gap == pytest.approx(info.offsets[-2])
+        assert info.gap > 0.0
         assert info.step_size > 0.0
         assert info.support == tuple(i for i, a in enumerate(info.alpha) if a)
 
@@ -236,16 +306,17 @@ def steps(w: nn.Parameter, optimizer: FreeBORAT, gradients, losses) -> list[list
 @pytest.mark.parametrize("bundle_size", SIZES)
 def test_a_loss_below_the_bound_is_warned_of_and_never_climbs(bundle_size):
     w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
-    optimizer = FreeBORAT([w], bundle_size, lower_bound=10.0)
+    optimizer = FreeBORAT([w], bundle_size, lower_bound=10.0, aim=0.5)
     with pytest.warns(UserWarning, match="the loss 3 is below lower_bound=10") as record:
         points = steps(w, optimizer, [[1.0, 1.0]] * 6, [3.0] * 6)
     assert len(record) == 1
     assert points == [[1.0, -2.0]] * 6
     assert optimizer.last_step.kind in ("ZERO", "B")
     assert optimizer.last_step.gap == 0.0
+    assert optimizer.zero_steps == 6
 
 
-@pytest.mark.parametrize("backend", [Backend.OWN, Backend.PLAIN])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("bundle_size", SIZES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
@@ -266,6 +337,7 @@ def test_extreme_gradients(gradients, dtype, bundle_size, backend, monkeypatch):
     use_backend(backend, monkeypatch)
     w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=dtype))
     optimizer = FreeBORAT([w], bundle_size)
+    warnings.simplefilter("ignore")
     for i in range(12):
         g = torch.tensor(gradients[i % len(gradients)], dtype=dtype)
         w.grad = g
@@ -276,17 +348,7 @@ def test_extreme_gradients(gradients, dtype, bundle_size, backend, monkeypatch):
         assert all(math.isfinite(x) for x in (*info.alpha, *info.offsets, info.step_norm, info.step_size))
         if not g.any():
             assert info.step_norm == 0.0
-    assert optimizer.dropped_batches == 0
-
-
-def test_a_gradient_that_is_too_short_for_any_step_is_dropped():
-    w = nn.Parameter(torch.ones(1))
-    optimizer = FreeBORAT([w])
-    with pytest.warns(UserWarning, match="the batch is dropped"):
-        steps(w, optimizer, [[1e-38]], [1e3])
-    assert w.item() == 1.0
-    assert optimizer.dropped_batches == 1
-    assert steps(w, optimizer, [[1.0]], [1.0])[0][0] < 1.0
+    assert optimizer.dropped_batches <= 1  # of those that differ by many orders of magnitude, one is an outlier
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -387,20 +449,6 @@ class Normalised(nn.Sequential):
         super().__init__(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Dropout(0.2), nn.Linear(7, 3))
 
 
-def test_evaluation_with_stale_statistics_is_warned_of_once():
-    model = Normalised().double()
-    optimizer = FreeBORAT(model.parameters())
-    optimizer.eval()  # before the first batch nothing is stale
-    optimizer.train()
-    train(model, optimizer, batches(3))
-    with pytest.warns(UserWarning, match=r"borat.batchnorm.measure_again\(model, batches, optimizer\)"):
-        optimizer.eval()
-    optimizer.train()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        optimizer.eval()
-
-
 def test_statistics_are_measured_at_the_result():
     from borat.batchnorm import measure_again
 
@@ -416,9 +464,6 @@ def test_statistics_are_measured_at_the_result():
     assert model[1].momentum == 0.1
     with pytest.raises(RuntimeError, match="call the optimizer's train"):
         train(model, optimizer, data[:1])
-    optimizer.train()
-    train(model, optimizer, data)
-    optimizer.eval()  # the helper was used: no warning
 
 
 def test_statistics_of_models_with_other_batches():

@@ -74,7 +74,7 @@ def write_grid(
     """The paper's grid: larger bundles bear larger learning rates, and SGD diverges at the largest."""
     base = {"data": "cifar100", "model": "wrn-40-4", **common}
     for method, lr, (i, radius), seed in product(methods, lrs, enumerate(radii), range(seeds)):
-        config = RunConfig.from_mapping({**base, **method, "lr": lr, "radius": radius, "seed": seed})
+        config = RunConfig(**{**base, **method, "lr": lr, "radius": radius, "seed": seed})
         strength = {"sgd": 0, "alig": 1}.get(config.optimizer, config.bundle_size)
         excess = max(0.0, math.log10(lr) + 1.0 - 0.5 * strength)
         accuracy = 0.77 - 0.25 * excess - 0.01 * abs(i - 2) + 0.004 * seed - 0.03 * (lr < 0.05)

@@ -15,9 +15,11 @@ INDENT = 20
 
 
 def layout() -> str:
-    """The core module by module; of the lab, its groups and the names of their modules."""
+    """The modules of the core and of the lab, and of their packages the names of the modules."""
     core, lab = ROOT / "src" / "borat", ROOT / "src" / "borat" / "lab"
-    lines = ["src/borat/", *_modules(core, 1), *_group(core / "integrations", 1)]
+    lines = ["src/borat/", *_modules(core, 1)]
+    for group in sorted(path.parent for path in core.glob("*/__init__.py") if path.parent != lab):
+        lines += _group(group, 1)
     lines += [*_entry("lab/", sentence(lab / "__init__.py"), 1), *_modules(lab, 2)]
     for group in sorted(path.parent for path in lab.glob("*/__init__.py")):
         lines += _group(group, 2)

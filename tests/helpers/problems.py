@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from borat import BORAT, kernels, vectors
-from borat.vectors import Backend
+from borat import BORAT
+from borat._numbers import dual
+from borat._vectors import cpu
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -76,11 +77,14 @@ def least_squares(dtype: torch.dtype = torch.float64) -> tuple[nn.Linear, Callab
     return model, lambda i: (model(x[4 * (i % 5) : 4 * (i % 5) + 4]) - y[4 * (i % 5) : 4 * (i % 5) + 4]).square().mean()
 
 
-def use_backend(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let optimizers find no faster backend than this one."""
-    if backend is Backend.OWN and not kernels.are_there():
-        pytest.skip("there was no C compiler for the kernels")
-    if backend is not Backend.OWN:
-        monkeypatch.setattr(kernels, "_library", None)
-    if backend is Backend.PLAIN:
-        monkeypatch.setattr(vectors, "_FUSED_DEVICES", ())
+BACKENDS = ("kernels", "torch")
+"""The two implementations of the vector operations."""
+
+
+def use_backend(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let optimizers use one of the implementations on the CPU; without kernels, the dual is NumPy's too."""
+    if backend == "kernels" and cpu.library is None:
+        pytest.skip("the kernels were not compiled")
+    if backend == "torch":
+        monkeypatch.setattr(cpu, "library", None)
+        monkeypatch.setattr(dual, "library", None)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Generator, Iterator
 from itertools import combinations
 
 import numpy as np
@@ -91,13 +92,14 @@ def free_borat(
     """FreeBORAT's six steps, one after the other: yields y, x, z and the weights of the pieces after each batch.
 
     Pieces carry their values at the centre along, by what it really moved. ``lr`` and ``weight_decay`` may differ
-    between the coordinates, as they do with parameter groups.
+    between the coordinates, as they do with parameter groups. No batch is an outlier.
     """
     beta, beta2 = betas
     z = x = y = project(y)
     v = np.zeros_like(z)
     A, b = np.zeros((0, len(z))), np.zeros(0)
-    log_M = all_gaps = all_gamma = 0.0
+    gap_of, all_gaps, all_gamma = measured_gap(beta), 0.0, 0.0
+    next(gap_of)
     for k, batch in enumerate(batches, start=1):
         loss, g = batch(y)
         # 1
@@ -108,16 +110,13 @@ def free_borat(
         b = np.append(b, loss + g @ (z - y))[-(bundle_size - 1) :]
         # 3
         gamma, warmth = g @ (g / D), 1.0 - beta**k
-        at_y, at_z = max(loss - lower_bound, 0.0), max(b[-1] - lower_bound, 0.0)
         if aim is None:
-            lead = (at_y - at_z) / max(at_y, at_z) if max(at_y, at_z) > 0.0 else 0.0
-            log_M = max(log_M + warmth * lead / k, 0.0)
-            gap = np.exp(log_M) * at_y
+            gap = gap_of.send((loss, g @ (z - y), gamma))
+            all_gaps, all_gamma = all_gaps + gap, all_gamma + gamma
             T = b[-1] - 0.5 * warmth * gap
         else:
-            gap = at_z
-            T = lower_bound + at_z * (1.0 - aim * warmth)
-        all_gaps, all_gamma = all_gaps + gap, all_gamma + gamma
+            gap = max(b[-1] - lower_bound, 0.0)
+            T = lower_bound + gap * (1.0 - aim * warmth)
         alpha = np.append(np.zeros(len(b)), 1.0)
         if gap > 0.0 and gamma > 0.0:
             eta = gap / gamma
@@ -135,6 +134,33 @@ def free_borat(
         x = x + 2.0 / (k + 1.0) * (z - x)
         y = (1.0 - beta) * z + beta * x
         yield y, x, z, alpha
+
+
+def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], None]:
+    """Measure what is left to win: takes the loss, <g, z - y> and gamma of each batch, and yields the gap."""
+    curve = average = slopes = highest = top = best = won = deviation = 0.0
+    ratio = 1.0
+    loss, apart, gamma = yield 0.0
+    for k in itertools.count(1):
+        if k == 1:
+            curve = average = highest = loss
+            deviation = 0.01 * gamma
+        else:
+            most = 10.0 * deviation if deviation > 0.0 else np.inf
+            clipped = curve + min(max(loss - curve, -most), most)
+            deviation += (abs(clipped - curve) - deviation) / (k - 1)
+            if k == 2:
+                curve = average = highest = min(loss, curve)
+            else:
+                average += (clipped - average) / k
+                curve += (1.0 - beta) / (1.0 - beta**k) * (clipped - curve)
+            highest = max(highest, curve)
+            slopes += 2.0 / (k - 1) * apart
+            top = max(top, slopes)
+            if top - slopes > best and highest > curve:
+                best, ratio = top - slopes, min(1.0, (top - slopes) / (highest - curve))
+        won = max(average - curve, won * np.sqrt((k - 1) / k))
+        loss, apart, gamma = yield 9.0 * won * ratio + 0.97**k * 0.01 * gamma
 
 
 def project_l2(radius: float) -> Callable[[Vector], Vector]:

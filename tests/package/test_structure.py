@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,13 +16,17 @@ import pytest
 import layout
 
 SOURCE = Path(__file__).parents[2] / "src" / "borat"
+LAYERS = ("_checks", "_native", "_numbers", "_vectors", "_state", "_optim")
+"""Each layer of the core may import those before it; everything else may import all of them."""
+WITHOUT_TORCH = ("ops", "dual", "dual_batched", "bundle", "rolling", "step_info")
+"""The modules of ``_numbers`` that other libraries of arrays could use."""
 LAB = SOURCE / "lab"
 ORDER = (
-    ("files", "methods", "metrics", "robustness", "tables"),
-    ("figures", "settings"),
+    ("files", "methods", "metrics", "robustness", "signals", "tables"),
+    ("figures", "strict"),
     ("config",),
     ("baselines", "data", "models"),
-    ("store",),
+    ("store", "tasks"),
     ("explain", "report", "theory", "timing", "training"),
     ("sweeps",),
     ("reproduce",),
@@ -29,22 +37,70 @@ REPORT_SEES = {"config", "figures", "files", "methods", "metrics", "robustness",
 WRITES = re.compile(r"\.(write_text|write_bytes|savefig|to_parquet)\(|torch\.save\(|open\(.[wax]b?.[,)]|Summary\w+\(")
 
 
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in SOURCE.rglob("*.py")}
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes, those inside functions too, but for imports that only type checkers see."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from executed(child)
+
+
 def imports_of(path: Path) -> set[str]:
-    """The modules that a module imports, at its top or later."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """The modules of borat that a module imports, at its top or later."""
+    module, found = module_of(path), set()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in executed(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            source = ".".join([*above, *([node.module] if node.module else [])])
+            submodules = {f"{source}.{alias.name}" for alias in node.names}
+            found |= submodules & MODULES.keys() or {source}
+    return found & MODULES.keys()
+
+
+def room_of(module: str) -> str:
+    """``__main__``, ``lab``, ``integrations``, or ``core`` for all others."""
+    part = module.removeprefix("borat").removeprefix(".").partition(".")[0]
+    return part if part in ("__main__", "lab", "integrations") else "core"
 
 
 def parts_of_lab(modules: set[str]) -> set[str]:
-    return {name.split(".")[2] for name in modules if name.startswith("borat.lab.") and name.split(".")[2] in RANK}
+    return {name.split(".")[2] for name in modules if name.startswith("borat.lab.")}
 
 
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
+
+
+def test_every_layer_of_the_core_has_its_place():
+    private = {path.stem for path in SOURCE.iterdir() if path.name.startswith("_") and not path.name.startswith("__")}
+    assert private == set(LAYERS)
+    assert len(list(SOURCE.glob("*.py"))) <= 10, "a newcomer must find the file"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_imports_of_the_core_point_one_way(layer):
+    allowed = LAYERS[: LAYERS.index(layer) + 1]
+    paths = [SOURCE / f"{layer}.py"] if (SOURCE / f"{layer}.py").is_file() else list((SOURCE / layer).rglob("*.py"))
+    for path in paths:
+        for name in imports_of(path):
+            top, *rest = name.split(".")
+            assert top != "borat" or not rest or rest[0] in allowed, f"{path.relative_to(SOURCE)} imports {name}"
+
+
+def test_the_numbers_do_without_torch():
+    names = [f"borat._numbers.{name}" for name in WITHOUT_TORCH]
+    code = f"import sys, {', '.join(names)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 def test_every_part_of_the_lab_has_its_place():
@@ -62,10 +118,22 @@ def test_imports_of_the_lab_point_one_way(part):
             assert part != "report" or other in REPORT_SEES
 
 
-def test_the_core_never_imports_the_lab():
-    for path in SOURCE.rglob("*.py"):
-        if LAB not in path.parents and path.name != "__main__.py":
-            assert not any(name.startswith("borat.lab") for name in imports_of(path)), path
+def test_no_module_imports_itself_through_others():
+    """Lazy imports count: a cycle that is closed inside a function is one all the same."""
+    TopologicalSorter({module: imports_of(path) - {module} for module, path in MODULES.items()}).prepare()
+
+
+def test_rooms_import_one_way():
+    allowed = {"core": {"core"}, "integrations": {"core", "integrations"}, "lab": {"core", "lab"}, "__main__": {"lab"}}
+    for module, path in MODULES.items():
+        for other in imports_of(path):
+            assert room_of(other) in allowed[room_of(module)], f"{module} must not import {other}"
+
+
+def test_lazy_imports_are_seen():
+    """Or the tests above could not fail: these modules import each other's neighbours inside functions."""
+    assert "borat.lab.cli" in imports_of(SOURCE / "__main__.py")
+    assert "borat.lab.training.train" in imports_of(LAB / "sweeps" / "jobs.py")
 
 
 def test_files_are_written_in_one_way():

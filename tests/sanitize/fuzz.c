@@ -3,8 +3,8 @@
  * that one element read or written beside it is reported. */
 
 #define SOURCES 0u
-#include "../../src/borat/kernels.c"
-#include "../../src/borat/dual.c"
+#include "../../src/borat/_native/kernels.c"
+#include "../../src/borat/_native/dual.c"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -152,7 +152,7 @@ static void fuzz_products(void) {
 
 static double metric_of(const Metric *metric, int64_t pieces, int64_t t, int64_t i) {
     const double g = was(pieces - 1, t, i), rms = was(pieces, t, i);
-    return metric->correction * sqrt(metric->beta2 * rms * rms + (1.0 - metric->beta2) * g * g) + metric->eps;
+    return sqrt(metric->beta2 * rms * rms + (1.0 - metric->beta2) * g * g) + metric->eps;
 }
 
 static void fuzz_metric(void) {
@@ -166,7 +166,7 @@ static void fuzz_metric(void) {
             else ((float *)vector(rms)[t])[i] = (float)root;
             before[rms * shape.tensors + t][i] = is(rms, t, i);
         }
-    const Metric metric = {vector(pieces - 1), vectors, vector(y), vector(z), vector(rms), 0.75, 1.25, 1e-8};
+    const Metric metric = {vector(pieces - 1), vectors, vector(y), vector(z), vector(rms), 0.75, 1e-8};
     double sums[COLUMNS(6)], expected = 0.0, size = 0.0, c[6];
     check(!borat_measure(&shape, &metric, sums), "memory");
     for (int64_t t = 0; t < shape.tensors; t++)
@@ -208,28 +208,28 @@ static double gap_of(int64_t n, const double *Q, const double *b, const double *
 
 static void fuzz_dual(void) {
     const int64_t n = 1 + below(MOST_PIECES), dimensions = 1 + below(n + 2), duplicates = below(3);
-    double *memory = malloc((size_t)borat_dual_size(n) * sizeof(double)), g[MOST_PIECES][MOST_PIECES + 2];
-    double Q[MOST_PIECES * MOST_PIECES], b[MOST_PIECES], size = 0.0;
+    double g[MOST_PIECES][MOST_PIECES + 2], size = 0.0;
+    double *Q = calloc((size_t)(n * n), sizeof(double)), *b = calloc((size_t)n, sizeof(double));
+    double *results = malloc((size_t)(n + 1) * sizeof(double));
     for (int64_t i = 0; i < n; i++) {
         const int64_t copied = duplicates && i ? below(2 * i) : i;
         for (int64_t d = 0; d < dimensions; d++) g[i][d] = copied < i ? g[copied][d] : i ? uniform() : 0.0;
         b[i] = below(3) ? uniform() : 0.0;
     }
     for (int64_t i = 0; i < n * n; i++) {
-        Q[i] = 0.0;
         for (int64_t d = 0; d < dimensions; d++) Q[i] += g[i / n][d] * g[i % n][d];
         size = fabs(Q[i]) > size ? fabs(Q[i]) : size;
     }
-    Dual *dual = borat_dual_open(memory, n);
-    const int whole = below(2);
-    if (whole) borat_dual_load(dual, Q, b);
-    for (int64_t i = 0; i < n && !whole; i++) {
-        memcpy(dual->row, Q + i * n, (size_t)(i + 1) * sizeof(double));
-        borat_dual_add(dual, b[i]);
-    }
-    check(gap_of(n, Q, b, dual->weights) <= 1e-12 * (size + 1.0), "dual");
-    check(isfinite(borat_dual_value(dual)), "value");
-    free(memory);
+    check(!borat_dual(n, Q, b, results), "memory");
+    check(gap_of(n, Q, b, results) <= 1e-12 * (size + 1.0), "dual");
+    check(isfinite(results[n]), "value");
+
+    /* One that is not finite ends, and has no finite value. */
+    static const double bad[] = {NAN, INFINITY, -INFINITY};
+    *(below(2) ? &b[below(n)] : &Q[below(n) * (n + 1)]) = bad[below(3)];
+    check(!borat_dual(n, Q, b, results), "memory");
+    check(!isfinite(results[n]), "value of what is not finite");
+    free(Q), free(b), free(results);
 }
 
 int main(int arguments, char **values) {

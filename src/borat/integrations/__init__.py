@@ -8,15 +8,17 @@ measured (FreeBORAT's y, the trial point of BORAT's bundle) only while a batch i
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
-from borat.loss_optimizer import LossOptimizer
+from borat import FreeBORAT
+from borat._optim.base import LossOptimizer
 
 __all__ = ["unwrap"]
 
 
 def unwrap(optimizer: Any) -> LossOptimizer:
-    """The optimizer inside the wrappers of Lightning, Fabric or accelerate.
+    """Return the optimizer inside the wrappers of Lightning, Fabric or accelerate.
 
     They pass ``step`` on to it. All that is its own, such as ``observe``, ``eval`` and ``train``, must be called on the
     optimizer itself: some wrappers imitate its class and would run these methods on themselves.
@@ -35,11 +37,11 @@ def unwrap(optimizer: Any) -> LossOptimizer:
     return optimizer
 
 
-def warn_of_clipping(argument: str, value: float | None) -> None:
-    """Clipped gradients with unclipped losses are not pieces of the loss: steps come out too long."""
-    if value:
+def warn_of_clipping(argument: str, value: float | None, optimizers: Sequence[Any]) -> None:
+    """Warn that clipped gradients with unclipped losses make the steps of BORAT and ALI-G too long."""
+    if value and not all(isinstance(optimizer, FreeBORAT) for optimizer in optimizers):
         warnings.warn(
-            f"{argument}={value:g} clips the gradients, which makes the steps of borat's optimizers wrong: they need"
-            " the gradients of the loss that they see. Their steps are bounded already, so switch the clipping off.",
+            f"{argument}={value:g} clips the gradients, which makes the steps of BORAT and ALIG wrong: they need the"
+            " gradients of the loss that they see. Their steps are bounded already, so switch the clipping off.",
             stacklevel=4,
         )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
-from borat.free import FreeBORAT
+from borat import FreeBORAT
 from borat.integrations import unwrap, warn_of_clipping
 from borat.integrations.result import ResultPoint
 
@@ -61,13 +61,13 @@ class BoratMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
     With FreeBORAT, the running statistics of BatchNorm layers are measured again at the result, on the last training
     batches: before evaluations and checkpoints, and in the end. The model is run by ``compute_loss`` to that end.
 
-    Set ``max_grad_norm=0``, as the trainer clips gradients otherwise. ``weight_decay`` is for FreeBORAT alone: with
-    BORAT, bound the weights by a constraint of the optimizer.
+    With BORAT and ALIG, set ``max_grad_norm=0``, as the trainer clips gradients otherwise, and bound the weights by a
+    constraint of the optimizer: ``weight_decay`` is for FreeBORAT alone, which does not mind clipping.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        warn_of_clipping("max_grad_norm", self.args.max_grad_norm)
+        warn_of_clipping("max_grad_norm", self.args.max_grad_norm, [self.optimizer])
         self._result = ResultPoint()
         self.add_callback(_ToResult(self))
 

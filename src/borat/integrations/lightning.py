@@ -16,11 +16,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from borat.checks import check_count
-from borat.free import FreeBORAT
+from borat import FreeBORAT
+from borat._checks import check_count
+from borat._optim.base import LossOptimizer
 from borat.integrations import unwrap, warn_of_clipping
 from borat.integrations.result import Forward, ResultPoint, has_statistics
-from borat.loss_optimizer import LossOptimizer
 
 __all__ = ["BoratCallback"]
 
@@ -65,7 +65,7 @@ class BoratCallback(Callback):
         self._result = ResultPoint(pl_module, optimizers, self._forward, around, self._count)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        warn_of_clipping("gradient_clip_val", trainer.gradient_clip_val)
+        warn_of_clipping("gradient_clip_val", trainer.gradient_clip_val, _optimizers(trainer))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._result.leave()

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.hooks import RemovableHandle
 
+from borat import FreeBORAT
+from borat._optim.base import LossOptimizer
 from borat.batchnorm import measure_again
-from borat.free import FreeBORAT
-from borat.loss_optimizer import LossOptimizer
 
 Forward = Callable[[nn.Module, Any], object]
 
@@ -48,7 +48,6 @@ class ResultPoint:
         is_needed = has_statistics(self._model) and any(isinstance(o, FreeBORAT) for o in optimizers)
         self._batches: deque[Any] = deque(maxlen=batches if is_needed else 0)
         self._is_due = False
-        self._was_measured = False
         self._hook: RemovableHandle | None = None
 
     def remember(self, batch: Any) -> None:
@@ -63,9 +62,7 @@ class ResultPoint:
             optimizer.train()
 
     def reach(self) -> None:
-        """To the result. The first time, statistics are measured at once: no optimizer need warn that they are not."""
-        if not self._was_measured:
-            self.measure()
+        """Go to the result."""
         for optimizer in self._optimizers:
             optimizer.eval()
         if self._is_due and self._batches and self._hook is None:
@@ -85,7 +82,6 @@ class ResultPoint:
             for optimizer in self._optimizers:  # what counts is the last time, when all are at their results
                 measure_again(self._model, self._batches, optimizer, count=len(self._batches), forward=self._forward)
         self._is_due = False
-        self._was_measured = True
 
     def _remove_hook(self) -> None:
         if self._hook is not None:
@@ -94,7 +90,7 @@ class ResultPoint:
 
 
 def has_statistics(model: nn.Module) -> bool:
-    """Whether there are normalisation layers with running statistics."""
+    """Return True if there are normalisation layers with running statistics."""
     return any(isinstance(layer, _NormBase) and layer.track_running_stats for layer in model.modules())
 
 

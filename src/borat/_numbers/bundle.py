@@ -1,0 +1,163 @@
+"""BORAT's bundle in numbers: Algorithm 2 without its vectors.
+
+Notation of the paper: piece ``n`` has the gradient ``g_n`` and the offset ``b_n``; ``Q[n, k] = sum over groups of
+lr * <g_n, g_k>``; ``alpha`` are the weights of the pieces, the bound's last. Shapes are fixed: pieces that have not
+arrived yet count as copies of the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from borat._numbers.ops import Number, Numbers, Ops, choose, fold, polyak_step
+from borat._numbers.step_info import StepInfo, describe
+
+
+class Bundle(NamedTuple):
+    """The numbers of an open bundle, for P linear pieces and G parameter groups."""
+
+    gram: Numbers  # ``<g_n, g_k>`` for each parameter group, of shape ``(G, P, P)``
+    offsets: Numbers  # ``b_n``, measured from the bound
+    alpha: Numbers  # the weights, the bound's last if there is one
+    lr: Numbers  # the learning rates that the bundle was opened with
+    lower_bound: Number  # the bound that the bundle was opened with
+    position: Number  # the number of pieces so far
+    updates: Number  # the number of completed updates
+    zeros: Number  # the number of those that made no step
+    dropped: Number  # the number of dropped batches
+    dropped_loss: Number  # the loss of the last of them
+    margin: Number  # the smallest value of loss minus lower bound so far
+
+
+class BundleStep(NamedTuple):
+    """The move of the vectors for a batch."""
+
+    ok: Number  # False if the batch is dropped
+    row: Number  # the row for the new gradient, if it is kept
+    coefficients: Numbers  # how far to go against each piece's gradient from the centre, for each parameter group
+    completes: Number  # whether the step is the update, and not one to a trial point
+
+
+def new_bundle(bundle_size: int, groups: int) -> Bundle:
+    """Return a bundle that has seen no batch."""
+    pieces = max(bundle_size - 1, 1)
+    gram, offsets = np.zeros((groups, pieces, pieces)), np.zeros(pieces)
+    return Bundle(gram, offsets, np.zeros(bundle_size), np.zeros(groups), 0.0, 0, 0, 0, 0, 0.0, math.inf)
+
+
+def add_group(bundle: Bundle) -> Bundle:
+    """Make room for one more parameter group, which has no part in the pieces so far."""
+    gram = np.concatenate((bundle.gram, np.zeros((1, *bundle.gram.shape[1:]))))
+    return bundle._replace(gram=gram, lr=np.append(bundle.lr, 0.0))
+
+
+def add_piece(
+    ops: Ops,
+    old: Bundle,
+    loss: Number,
+    row: Numbers,
+    lower_bound: Number,
+    lr: Numbers,
+    *,
+    is_capped: bool,
+    longest: float,
+) -> tuple[Bundle, Bundle, BundleStep]:
+    """Add the piece of a batch and solve the dual again.
+
+    Args:
+        ops: the functions of the kind of number.
+        old: the bundle so far.
+        loss: the loss at the trial point.
+        row: ``<g_n, g_k>`` for each parameter group and ``k <= n``; later entries are ignored.
+        lower_bound: the lower bound of the loss.
+        lr: the learning rates of the parameter groups.
+        is_capped: whether the learning rate caps the step; otherwise it is the Polyak step.
+        longest: the largest coefficient that the vectors can take.
+
+    Returns:
+        The new bundle, the bundle as it was when the dual was solved, and the step.
+    """
+    *_, pieces = row.shape
+    size, groups = len(old.alpha), len(row)
+    before, is_new, present = ops.index < old.position, ops.index == old.position, ops.index <= old.position
+    is_open = old.position > 0
+    lr, bound = ops.where(is_open, old.lr, lr), ops.where(is_open, old.lower_bound, lower_bound)
+    if not is_capped:
+        squared_norm = ops.where(is_new, row, 0.0).sum()
+        gap = loss - bound
+        lr = 0.0 * lr + polyak_step(ops, ops.where(gap > 0.0, gap, 0.0), squared_norm)
+
+    # 1. The new row of the Gram matrix. Earlier rows never change.
+    gram = row.reshape(groups, 1, pieces)
+    if pieces > 1:
+        gram = ops.where(is_new.reshape(pieces, 1), gram, old.gram)
+        gram = ops.where(is_new, row.reshape(groups, pieces, 1), gram)
+
+    # 2. The trial point is w - sum of alpha_k lr g_k, hence <g_n, trial - w> = -sum of alpha_k Q[n, k].
+    trial = ops.where(before, ops.split(old.alpha, (pieces, size - pieces))[0], 0.0)
+    offset = loss - bound + trial @ ops.where(present, lr @ row, 0.0)
+    offsets = ops.where(is_new, offset, old.offsets)
+
+    # 3. The dual over all pieces and the bound. A bundle of one has no bound.
+    alpha = _solve(ops, offsets, gram, lr, present) if size > 1 else 0.0 * old.alpha + 1.0
+    coefficients = lr.reshape(groups, 1) * ops.split(alpha, (pieces, size - pieces))[0]
+
+    # 4. With the last piece, the update; otherwise the trial point for the next one.
+    size_of_step = abs(coefficients).sum()
+    ok = (size_of_step <= longest) & (abs(offset) < math.inf)
+    completes = ok & (old.position == pieces - 1)
+    margin = loss - bound
+    solved = Bundle(
+        gram=gram,
+        offsets=offsets,
+        alpha=alpha,
+        lr=lr,
+        lower_bound=bound,
+        position=old.position + 1,
+        updates=ops.where(completes, old.updates + 1, old.updates),
+        zeros=ops.where(completes & (size_of_step == 0.0), old.zeros + 1, old.zeros),
+        dropped=old.dropped,
+        dropped_loss=old.dropped_loss,
+        margin=ops.where(margin < old.margin, margin, old.margin),
+    )
+    taken = solved._replace(position=ops.where(completes, 0 * old.position, solved.position))
+    new = choose(ops, ok, taken, old._replace(dropped=old.dropped + 1, dropped_loss=loss))
+    return new, solved, BundleStep(ok, solved.position - 1, coefficients, completes)
+
+
+def _solve(ops: Ops, offsets: Numbers, gram: Numbers, lr: Numbers, present: Numbers) -> Numbers:
+    groups, pieces, _ = gram.shape
+    Q = (lr @ gram.reshape(groups, pieces * pieces)).reshape(pieces, pieces)
+    Q = ops.where(present.reshape(pieces, 1) & present, Q, 0.0)
+    b = ops.where(present, offsets, 0.0)
+    return fold(ops, ops.dual(ops.pad(Q), ops.join(b, 0.0 * lr.sum())), present)
+
+
+def coefficients_of(bundle: Bundle) -> Numbers:
+    """Return how far the last solution goes against each piece's gradient, for each parameter group."""
+    pieces = np.where(np.arange(len(bundle.offsets)) < bundle.position, bundle.alpha[: len(bundle.offsets)], 0.0)
+    return bundle.lr[:, None] * pieces
+
+
+def describe_bundle(bundle: Bundle, *, is_capped: bool) -> StepInfo:
+    """Return the description of the update that the bundle's solution is."""
+    n, (pieces, size) = int(bundle.position), (len(bundle.offsets), len(bundle.alpha))
+    bound, constant = float(bundle.lower_bound), bundle.alpha[pieces:size]
+    alpha, gram, lr = bundle.alpha[:n], bundle.gram[:, :n, :n], bundle.lr
+    squared_norms = alpha @ gram @ alpha
+    offsets = bundle.offsets[:n]
+    info = describe(
+        np.append(alpha, constant),
+        np.append(offsets + bound, np.full(len(constant), bound)),
+        lr,
+        cap=1.0,
+        dual_value=float(alpha @ offsets - 0.5 * lr @ squared_norms) + bound,
+        step_norm=math.sqrt(max(float(lr**2 @ squared_norms), 0.0)),
+        gap=float(offsets[-1]),
+        has_constant=size > 1,
+    )
+    return info if is_capped or info.kind != "SGD" else replace(info, kind="ALIG")

@@ -1,0 +1,269 @@
+"""FreeBORAT's rolling bundle in numbers: steps 2 to 5 of the algorithm without its vectors.
+
+Each batch adds a piece and the oldest leaves. A piece is an affine function, kept as its gradient (a row of the
+optimizer's state) and its value at the origin: its value at the centre is measured anew for every step, wherever decay,
+a projection or the user has put the centre. Shapes are fixed: rows without a gradient count as copies of the target.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from borat._numbers.ops import Number, Numbers, Ops, choose, fold, polyak_step
+from borat._numbers.step_info import StepInfo, describe
+
+AIM = 0.5
+"""Share of the gap that a step aims to close."""
+WON = 9.0
+"""The gap in units of what was won so far."""
+START, FADE = 0.01, 0.97  # the first step size in the metric, and the factor by which it fades with each batch
+CLIP = 10.0
+"""Largest change of the loss, in mean absolute deviations, that counts in its means."""
+OUTLIER = 1000.0
+"""A batch whose ``<g, g / D>`` is so many times its mean so far is left out."""
+
+
+class Rolling(NamedTuple):
+    """The numbers from one batch to the next."""
+
+    batches: Number  # the number of batches taken, ``k``
+    updates: Number  # the number of updates; an outlier among the first two batches makes k begin anew
+    at_origin: Numbers  # the values at the origin of the kept pieces, by row
+    mean: Number  # the running mean ``m`` of the loss, corrected for its start
+    average: Number  # the mean ``r`` of all losses
+    deviation: Number  # the mean absolute deviation of the losses from the running mean
+    won: Number  # ``w``, how far the loss is below its average, forgotten like ``1 / sqrt(k)``
+    fall: Number  # how far the running mean is below its highest value
+    slide: Number  # the same of the curve that the slopes of fresh gradients draw
+    steepest: Number  # the largest slide so far
+    scale: Number  # ``R``, the slide over the fall when the slide was largest; at most 1
+    gaps: Number  # the sum of the gaps
+    squares: Number  # the sum of ``<g, g / D>``, each in the metric of its batch
+    beta: Number  # with which the model was put at ``y``; a schedule may have changed it since
+    zeros: Number  # the number of batches that made no step
+    left_out: Number  # 1 if the last batch was left out as an outlier
+    dropped: Number  # the number of dropped batches, outliers included
+    dropped_loss: Number  # the loss of the last of them
+    margin: Number  # the smallest value of loss minus lower bound so far
+
+
+class RollingStep(NamedTuple):
+    """The step of a batch."""
+
+    ok: Number  # False if the batch is dropped
+    completes: Number  # the same: every batch that is taken is an update
+    row: Number  # the row for the new gradient, if any is kept
+    coefficients: Numbers  # how far to go against each piece's gradient in the metric, for each parameter group
+    decay: Numbers  # the factor of weight decay, ``lr * tau``, for each parameter group
+    pull: Number  # the share of the average that stays, ``1 - 2 / (k + 1)``
+    ratio: Number  # by which ``beta`` has changed
+
+
+class RollingInfo(NamedTuple):
+    """Description of a step in numbers."""
+
+    batches: Number  # the number of batches before it
+    alpha: Numbers  # the weight of each piece by row, then of the newest and of the target
+    values: Numbers  # their values at the centre
+    Q: Numbers  # the matrix of the dual
+    lr: Numbers  # the factor of each parameter group
+    eta: Number  # the cap
+    gap: Number  # the gap that the step aims to close
+    step_norm: Number  # the length of the step
+
+
+def new_rolling(bundle_size: int) -> Rolling:
+    """Return the numbers before the first batch."""
+    at_origin = np.zeros(bundle_size - 2)
+    return Rolling(0, 0, at_origin, *(0.0,) * 7, 1.0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, math.inf)
+
+
+def columns(pieces: int) -> tuple[int, int, int, int]:
+    """Return the numbers of inner products of each kind.
+
+    For pieces ``i`` and ``j``, by row and the newest last: ``<g_i, g_j / D>``; ``<g_i / D, g_j / D>``; ``<g_i, z>``;
+    and for the newest ``<g, z - y>``.
+    """
+    return pieces**2, pieces**2, pieces, 1
+
+
+def roll(
+    ops: Ops,
+    old: Rolling,
+    loss: Number,
+    products: Numbers,
+    beta: Number,
+    lower_bound: Number,
+    lr: Numbers,
+    *,
+    aim: float | None,
+    longest: float,
+    largest: float,
+) -> tuple[Rolling, RollingInfo, RollingStep]:
+    """Take a batch: add its piece, solve the dual, and find the step.
+
+    Args:
+        ops: the functions of the kind of number.
+        old: the numbers so far.
+        loss: the loss at ``y``.
+        products: the inner products of :func:`columns`, for each parameter group.
+        lower_bound: a lower bound of the loss, for a fixed ``aim``.
+        aim: a fixed share of the way to the lower bound, or None.
+        longest: the length of the longest step that the parameters can take.
+        largest: the largest coefficient that the vectors can take.
+    """
+    rows = len(old.at_origin)
+    pieces, groups = rows + 1, len(products)
+    k, warmth = old.batches + 1, 1.0 - beta ** (old.batches + 1)
+    gram, squares, at_centre, apart = ops.split(products, columns(pieces))
+    gram = gram.sum(0)
+
+    # 2. The value of the new piece at the centre, and at the origin, where it is kept.
+    value = loss + apart.sum()
+    slopes = at_centre.sum(0)
+    at_origin = value - ops.split(slopes, (rows, 1))[1].sum()
+
+    # 3. The gap, the target and the cap.
+    square = ops.split(gram, (pieces**2 - 1, 1))[1].sum()
+    known, gap = measure_gap(ops, old, loss, apart.sum(), square, beta)
+    if aim is None:
+        target = value - AIM * warmth * gap
+        eta = ops.minimum(polyak_step(ops, gap, square), polyak_step(ops, known.gaps, known.squares))
+    else:
+        gap = value - lower_bound
+        gap = ops.where(gap > 0.0, gap, 0.0 * gap)
+        target = lower_bound + gap * (1.0 - aim * warmth)
+        eta = polyak_step(ops, gap, square)
+
+    # 4. The dual, with values measured from the new piece's.
+    present = (ops.index < old.batches) | (ops.index == rows)
+    values = ops.where(present, ops.join(old.at_origin, at_origin) + slopes, target)
+    b = ops.join(values, target)
+    Q = ops.pad(eta * gram.reshape(pieces, pieces))
+    alpha = fold(ops, ops.dual(Q, b - value), present & (eta > 0.0))
+
+    # 5. The step, unless it leaves the range of the parameters' numbers, is NaN, or the batch is an outlier.
+    weights = eta * ops.split(alpha, (pieces, 1))[0]
+    squared_norm = weights @ (lr**2 @ squares).reshape(pieces, pieces) @ weights
+    norm = ops.sqrt(ops.where(squared_norm > 0.0, squared_norm, 0.0 * loss))
+    coefficients = lr.reshape(groups, 1) * weights
+    ok = (norm + 0.0 * (at_origin + alpha.sum()) <= longest) & (abs(coefficients).sum() <= largest)
+    is_outlier = _is_outlier(old, square) & ok & (aim is None)
+    ok = ok & (is_outlier == False)  # noqa: E712
+    row = old.batches % rows if rows else 0
+    margin = loss - lower_bound
+    taken = known._replace(
+        batches=k,
+        updates=old.updates + 1,
+        at_origin=ops.where(ops.split(ops.index, (rows, 1))[0] == row, at_origin, old.at_origin),
+        beta=beta,
+        zeros=ops.where(norm > 0.0, old.zeros, old.zeros + 1),
+        left_out=ops.where(old.batches > 0, 0 * old.left_out, old.left_out),
+        margin=ops.where(margin < old.margin, margin, old.margin),
+    )
+    dropped = old._replace(
+        batches=ops.where(is_outlier & (old.batches == 1), 0 * old.batches, old.batches),  # either may be the outlier
+        left_out=ops.where(is_outlier, 0 * old.left_out + 1, old.left_out),
+        dropped=old.dropped + 1,
+        dropped_loss=loss,
+    )
+    new = choose(ops, ok, taken, dropped)
+    info = RollingInfo(k - 1, alpha, b, Q, lr, eta, gap, norm)
+    step = RollingStep(
+        ok=ok,
+        completes=ok,
+        row=row,
+        coefficients=coefficients,
+        decay=lr * weights.sum(),
+        pull=old.batches / (k + 1.0),
+        ratio=ops.where(old.beta > 0.0, beta / ops.where(old.beta > 0.0, old.beta, 1.0), 1.0),
+    )
+    return new, info, step
+
+
+def measure_gap(
+    ops: Ops, old: Rolling, loss: Number, apart: Number, square: Number, beta: Number
+) -> tuple[Rolling, Number]:
+    """Measure what is still to be won by what was won so far.
+
+    If the loss falls like ``f* + C k^-p``, its average so far is above it by ``p / (1 - p)`` of what is left: for ``p =
+    1/2``, the rate of stochastic methods, by the gap itself. It is a difference of losses, so that no bound has to be
+    known. Its scale is checked against the gradients': the average moves by ``2 / (k - 1) (z - x)``, and a fresh
+    gradient's slopes along that way sum up to the loss's fall, unless gradients were clipped.
+
+    Args:
+        ops: the functions of the kind of number.
+        old: the numbers so far.
+        loss: the loss at ``y``.
+        apart: ``<g, z - y>``.
+        square: ``<g, g / D>``.
+        beta: of the running mean.
+
+    Returns:
+        The numbers with this batch, and the gap.
+    """
+    k, is_first, is_second = old.batches + 1, old.batches == 0, old.batches == 1
+    before = ops.where(is_first, 1.0, old.batches)
+    most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses tell nothing of the scale
+    change = loss - old.mean
+    change = ops.where(change > most, most, ops.where(change < -most, -most, change))
+    lower = ops.where(is_first | (loss < old.mean), loss, old.mean)  # either of the first two may be an explosion
+    move = ops.where(is_first | is_second, 0.0 * change, (1.0 - beta) / (1.0 - beta**k) * change)
+    mean = ops.where(is_first | is_second, lower, old.mean + move)
+    average = ops.where(is_first | is_second, lower, old.average + (old.mean + change - old.average) / k)
+    faded = old.won * (old.batches / k) ** 0.5
+    won = ops.where(average - mean > faded, average - mean, faded)
+    fall = _falls(ops, old.fall, move, is_first)
+    slide = _falls(ops, old.slide, 2.0 / before * apart, is_first)
+    is_steepest = (slide > ops.where(is_first, 0.0 * slide, old.steepest)) & (fall > 0.0)
+    ratio = slide / ops.where(fall > 0.0, fall, 1.0)
+    scale = ops.where(is_steepest, ops.where(ratio < 1.0, ratio, 1.0), old.scale)
+    scale = ops.where(is_first, 1.0, scale)
+    gap = WON * won * scale + FADE**k * START * square
+    return old._replace(
+        mean=mean,
+        average=average,
+        deviation=ops.where(is_first, START * square, old.deviation + (abs(change) - old.deviation) / before),
+        won=won,
+        fall=fall,
+        slide=slide,
+        steepest=ops.where(is_steepest, slide, ops.where(is_first, 0.0 * slide, old.steepest)),
+        scale=scale,
+        gaps=ops.where(is_first, gap, old.gaps + gap),
+        squares=ops.where(is_first, square, old.squares + square),
+    ), gap
+
+
+def _falls(ops: Ops, fall: Number, move: Number, is_first: Number) -> Number:
+    """Return how far a curve is below its highest value after a move of it."""
+    fall = fall - move
+    return ops.where((fall > 0.0) & (is_first == False), fall, 0.0 * fall)  # noqa: E712
+
+
+def _is_outlier(old: Rolling, square: Number) -> Number:
+    """Return True if a batch is not to be trusted: its gradient is far longer than those before.
+
+    Of the first two batches either may be the outlier. No two batches in a row are left out.
+    """
+    is_long = (old.batches > 0) & (square * old.batches > OUTLIER * old.squares)
+    first_was_long = (old.batches == 1) & (square * OUTLIER**2 < old.squares) & (square > 0.0)  # and so is its metric
+    return (is_long | first_was_long) & (old.left_out == 0) & (old.squares > 0.0)
+
+
+def describe_rolling(info: RollingInfo) -> StepInfo:
+    """Return the description of a step, its pieces from the oldest to the newest."""
+    rows, k = len(info.alpha) - 2, int(info.batches)
+    order = [*(i % rows for i in range(k - min(k, rows), k)), rows, rows + 1]
+    alpha = info.alpha
+    return describe(
+        alpha[order],
+        info.values[order],
+        info.lr,
+        cap=float(info.eta),
+        dual_value=float(alpha @ info.values - 0.5 * alpha @ info.Q @ alpha),
+        step_norm=float(info.step_norm),
+        gap=float(info.gap),
+    )

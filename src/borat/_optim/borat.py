@@ -1,0 +1,264 @@
+"""BORAT (Algorithm 2 of the paper) and its special case ALI-G, as PyTorch optimizers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from borat._checks import check_count, check_flag, check_lr, check_momentum, is_uncapped
+from borat._numbers.bundle import Bundle, add_group, add_piece, coefficients_of, describe_bundle, new_bundle
+from borat._numbers.step_info import StepInfo
+from borat._optim.base import Constraint, LossOptimizer
+from borat._state.slots import Batch, Kept, Part, Slot
+from borat._state.store import Loss, Processes
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class BORAT(LossOptimizer):
+    r"""Bundle Optimisation for Robust and Accurate Training (Paren, Berrada, Poudel and Kumar, JMLR 2022).
+
+    Each update minimises a proximal model of the loss around the current point :math:`w_t`, in which the loss is the
+    maximum of :math:`N - 1` linear pieces, measured on :math:`N - 1` batches, and of a known lower bound :math:`B`:
+
+    .. math::
+        w_{t+1} = \Pi_\Omega \Big( \arg\min_w \frac{1}{2\eta} \|w - w_t\|^2
+            + \max\big\{ \max_n \, \langle g_n, w - w_t \rangle + b_n, \; B \big\} \Big)
+
+    The first piece is measured at :math:`w_t`, each further one at the minimiser of the model so far. So every call of
+    :meth:`step` brings one batch's loss and gradients and moves the model, and every :math:`(N-1)`-th call completes an
+    update. In between, the model is at a trial point; :meth:`eval` puts it at the centre :math:`w_t`. An update starts
+    from that centre: to change the weights from outside in the middle of a bundle, :meth:`flush` it first.
+
+    Args:
+        params: parameters or parameter groups; each group may have its own ``lr`` and ``momentum``.
+        lr: the maximal learning rate :math:`\eta`. It needs no schedule; a change takes effect at the next bundle.
+            ``None`` removes the cap (only for ``bundle_size=2``).
+        bundle_size: the number of pieces :math:`N`, the bound included. 1 is SGD, 2 is ALI-G, 3 and 5 are the paper's
+            BORAT3 and BORAT5. More pieces are more robust to the choice of ``lr``, and need more memory.
+        momentum: Nesterov momentum, in [0, 1).
+        lower_bound: a value that no batch's loss falls below.
+        constraint: projects the parameters onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any
+            callable that changes a list of parameters in place. It gets all parameters, after each update and once
+            at construction.
+        same_batch: let ``step(closure)`` collect all pieces of an update on the closure's batch, as in the paper's
+            theory, instead of one. In practice a fresh batch for each piece trains better.
+        process_group: the processes that train together if ``torch.distributed`` is initialised; all by default.
+        reduce_loss: average the loss over these processes, as DDP and FSDP average the gradients, so that all take the
+            same step. Set it to False for a loss that is averaged already, or for processes that train apart.
+        capturable: never wait for the parameters' device in :meth:`step`. By default on GPUs and the like;
+            ``True`` does it on CPUs too, which ``torch.compile`` of a step needs, and ``False`` nowhere. Bundles
+            of more than 8, sharded parameters and ``same_batch`` are not capturable.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 1)
+        >>> opt = BORAT(model.parameters(), lr=1.0, bundle_size=3)
+        >>> for _ in range(2):
+        ...     opt.zero_grad()
+        ...     loss = model(torch.randn(8, 4)).square().mean()
+        ...     loss.backward()
+        ...     _ = opt.step(loss=loss)
+        >>> opt.last_step.kind in {"SGD", "ESGD", "ZERO", "ALIG", "EALIG", "MAX2", "MAX3"}
+        True
+    """
+
+    same_batch: bool
+    _COPIED = (*LossOptimizer._COPIED, "same_batch")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor | None = 0.1,
+        bundle_size: int = 3,
+        *,
+        momentum: float = 0.9,
+        lower_bound: float = 0.0,
+        constraint: Constraint | None = None,
+        same_batch: bool = False,
+        process_group: ProcessGroup | None = None,
+        reduce_loss: bool = True,
+        capturable: bool | None = None,
+    ) -> None:
+        check_count("bundle_size", bundle_size)
+        check_flag("same_batch", same_batch)
+        self.same_batch = same_batch
+        defaults = {
+            "lr": math.inf if lr is None else lr,
+            "bundle_size": bundle_size,
+            "momentum": momentum,
+            "lower_bound": lower_bound,
+        }
+        super().__init__(params, defaults, constraint, process_group, reduce_loss, capturable)
+
+    @property
+    def bundle_position(self) -> int:
+        """Number of pieces in the open bundle, ``0`` to ``bundle_size - 2``. Waits as :attr:`last_step`."""
+        return int(self._wait()[0].position)
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Complete the open bundle with the pieces it has."""
+        parts = self._find_parts()
+        self._is_evaluating = False
+        self._store.move_to(None)
+        bundle = self._store.state
+        if bundle.position:
+            self._store.state = bundle._replace(position=0, updates=bundle.updates + 1)
+            self._store.info = bundle
+            batch = [(part, part.load(with_gradients=False)) for part in parts]
+            self._move(batch, coefficients_of(bundle), bundle.position - 1, ok=True, completes=True)
+
+    # Algorithm 2
+
+    def _update(self, loss: Loss, batch: Batch) -> None:
+        store, groups = self._store, self.param_groups
+        n, pieces = store.state.position, max(groups[0]["bundle_size"] - 1, 1)
+        is_capped = self._is_capped
+        rates = [group["lr"] if is_capped else 1.0 for group in groups]
+        bound, lr = store.send(groups[0]["lower_bound"], *rates, scalars=1)
+
+        # 1. The row of the Gram matrix.
+        shape = len(groups), pieces
+        loss, row = store.measure(loss, batch, ("gram_row", n), shape, Processes(self.process_group, self.reduce_loss))
+
+        # 2. and 3. The offset, and the dual over all pieces and the bound.
+        longest = min([math.inf, *[part.longest for part, _ in batch]])
+        step = store.take(add_piece, loss, row, bound, lr, is_capped=is_capped, longest=longest)
+
+        # 4. The trial point for the next piece or, with the last one, the new centre.
+        self._move(batch, step.coefficients, step.row, ok=step.ok, completes=step.completes)
+
+    def _move(self, batch: Batch, coefficients: Any, row: Any, *, ok: Any, completes: Any) -> None:
+        by_group = list(coefficients)
+        for part, vectors in batch:
+            momentum = float(self.param_groups[part.group]["momentum"])
+            vectors.move(by_group[part.group], row, ok=ok, completes=completes, momentum=momentum)
+        self._project(self._all_params(), where=completes)
+
+    def _stay_with_batch(self, closure: Callable[[], Loss], loss: Loss) -> None:
+        try:
+            dropped = self.dropped_batches
+            while self.bundle_position and self.dropped_batches == dropped:
+                previous, loss = loss, self._evaluate(closure)
+                if loss is previous and isinstance(loss, Tensor):
+                    raise ValueError(
+                        "closure must compute the loss and its gradients anew for same_batch=True, "
+                        "but it returned the same tensor again"
+                    )
+                self._take_batch(loss)
+        except BaseException:
+            self._to_result(self._find_parts())  # or the next batch would go on with this one's pieces
+            self._store.state = self._store.state._replace(position=0)
+            raise
+        self.flush()  # a dropped piece ends the bundle: the same batch would bring it again
+
+    # The two points: the centre is the result, the trial point is where gradients are measured
+
+    @torch.no_grad()
+    def _to_result(self, parts: list[Part]) -> None:
+        for part in parts:
+            torch._foreach_copy_(part.weights(), part.kept["centre"])
+
+    @torch.no_grad()
+    def _from_result(self, parts: list[Part]) -> None:
+        bundle: Bundle = self._wait()[0]
+        coefficients = coefficients_of(bundle)
+        for part in parts:
+            vectors = part.load(with_gradients=False)
+            vectors.move(coefficients[part.group], bundle.position - 1, ok=True, completes=False, momentum=0.0)
+
+    # State
+
+    @property
+    def _is_capped(self) -> bool:
+        lr = self.param_groups[0]["lr"]
+        return isinstance(lr, Tensor) or lr < math.inf
+
+    def _new_state(self, bundle_size: int, groups: int) -> Bundle:
+        return new_bundle(bundle_size, groups)
+
+    def _with_one_more_group(self, state: Bundle) -> Bundle:
+        return add_group(state)
+
+    def _has_pieces(self, state: Bundle) -> bool:
+        return bool(state.position > 0)
+
+    def _describe(self, info: Bundle) -> StepInfo:
+        return describe_bundle(info, is_capped=self._is_capped)
+
+    def _join(self, slots: list[Slot]) -> None:
+        """Let parameters join: the pieces so far do not depend on them."""
+        if self._members.joined and self._wait()[0].position:
+            for slot in slots:
+                slot.tensors["gradients"].zero_()
+                slot.tensors["centre"].copy_(slot.weights)
+
+    def _uses_bound(self) -> bool:
+        return self.bundle_size > 1  # alone, a linear piece has no bound
+
+    def _kept(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
+        return _kept(group["bundle_size"], bool(group["momentum"]) or "velocity" in state)
+
+    def _check_group(self, group: Mapping[str, Any]) -> None:
+        check_lr(group["lr"], group["bundle_size"])
+        check_momentum(group["momentum"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a parameter group, also in the middle of a bundle. It may have its own ``lr`` and ``momentum``."""
+        if isinstance(param_group, dict):
+            lr = param_group["lr"] = self.defaults["lr"] if "lr" not in param_group else param_group["lr"]
+            param_group["lr"] = math.inf if lr is None else lr
+            self._check_group({**self.defaults, **param_group})
+            if any(is_uncapped(param_group["lr"]) != is_uncapped(group["lr"]) for group in self.param_groups):
+                raise ValueError("lr must be None for all parameter groups or for none")
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict, also one taken within a bundle: then the model is put at that bundle's trial point.
+
+        Nothing is shared with the state dict afterwards.
+
+        Raises:
+            ValueError: if it is not the state of such an optimizer on such parameters. Then nothing has changed.
+        """
+        super().load_state_dict(state_dict)
+        if self.bundle_position and not self._is_evaluating:
+            self._from_result(self._find_parts())
+
+
+@cache
+def _kept(bundle_size: int, with_velocity: bool) -> tuple[Kept, ...]:
+    """Return what is kept. The last gradient of a bundle is still in ``grad``: N - 2 rows for N - 1 pieces."""
+    rows = bundle_size - 2
+    bundle = (Kept("centre"), Kept("gradients", rows)) if rows > 0 else ()
+    return (*bundle, Kept("velocity")) if with_velocity else bundle
+
+
+class ALIG(BORAT):
+    r"""Adaptive Learning-rates for Interpolation with Gradients: :class:`BORAT` with a bundle of two.
+
+    A stochastic Polyak step with a cap: :math:`w \leftarrow w - \min\{\eta, (\ell - B) / \|g\|^2\} \, g`.
+
+    Args:
+        lr: the cap :math:`\eta`; ``None`` for a step without one.
+
+    All other arguments are those of :class:`BORAT`.
+    """
+
+    def __init__(
+        self, params: ParamsT, lr: float | Tensor | None = 0.1, *, momentum: float = 0.9, **options: Any
+    ) -> None:
+        super().__init__(params, lr, bundle_size=2, momentum=momentum, **options)
+
+    def _check_loaded(self, state_dict: dict[str, Any]) -> None:
+        super()._check_loaded(state_dict)
+        for group in state_dict["param_groups"]:
+            if group["bundle_size"] != 2:
+                raise ValueError(f"bundle_size must be 2 for ALIG, got a state with {group['bundle_size']}")

@@ -1,0 +1,220 @@
+"""FreeBORAT: a bundle that rolls with every batch, in Adam's metric, and needs no learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from borat._checks import check_betas, check_count, check_finite_lr, check_not_negative, check_positive, check_share
+from borat._numbers.rolling import Rolling, RollingInfo, columns, describe_rolling, new_rolling, roll
+from borat._numbers.step_info import StepInfo
+from borat._optim.base import Constraint, LossOptimizer
+from borat._state.slots import Batch, Kept, Part, Slot
+from borat._state.store import Loss, Processes
+from borat._vectors.torch import Average, Metric
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class FreeBORAT(LossOptimizer):
+    r"""A stochastic bundle method without a learning rate, a schedule or a bound to know.
+
+    As :class:`borat.BORAT` it exactly minimises, in the dual, a proximal problem whose model of the loss is the maximum
+    of a few linear pieces and a constant. The bundle *rolls*: each batch adds a piece, the oldest leaves, and every
+    batch moves the centre. The metric is Adam's, the constant piece is a *target* below the loss, and the result is an
+    average of the centres, as in Schedule-Free (Defazio et al., 2024).
+
+    There are three points: the centre :math:`z`; the average :math:`x`, which is the result; and
+    :math:`y = (1-\beta_1) z + \beta_1 x` between them, where gradients are measured. While training the model is at
+    :math:`y`; :meth:`eval` puts it at :math:`x`. **Evaluate and save the model at x.** Batch :math:`k` brings
+    :math:`\ell` and :math:`g` at :math:`y`, and then
+
+    1. :math:`v \leftarrow \beta_2 v + (1-\beta_2) g^2`, and :math:`D = \sqrt{v / (1-\beta_2^k)} + \varepsilon`;
+    2. the new piece has the value :math:`b = \ell + \langle g, z - y \rangle` at the centre; the newest :math:`N-1`
+       pieces are kept;
+    3. the gap is :math:`h = 9 R w + 0.97^k \, 0.01 \, \gamma` with :math:`\gamma = \langle g, D^{-1} g \rangle`. Here
+       :math:`w` is how far the loss is below its average so far, forgotten like :math:`1/\sqrt k`, and :math:`R \le 1`
+       is the share of the loss's fall that fresh gradients see. The target is
+       :math:`T = b - \tfrac12 (1 - \beta_1^k) h`, and the cap is the Polyak step of this gap, no longer than that of
+       all batches together, :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
+    4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
+       simplex, with :math:`Q = \eta A D^{-1} A^\top`;
+    5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where
+       :math:`\tau = \eta (1 - \alpha_T)` and :math:`\lambda` is the weight decay;
+    6. :math:`x \leftarrow x + \tfrac{2}{k+1} (z - x)`, and :math:`y \leftarrow (1-\beta_1) z + \beta_1 x`.
+
+    A batch whose loss or gradient is not finite is dropped, and so is one whose :math:`\gamma` is a thousand times its
+    mean so far, but never two of these in a row.
+
+    Args:
+        params: parameters or parameter groups; each group may have its own ``lr`` and ``weight_decay``.
+        bundle_size: the number of pieces :math:`N`, the target included; at least 2, which needs the state of AdamW.
+        lr: a factor on the step. Leave it at 1: it is there for schedules, and for trainers that look for it.
+        betas: :math:`\beta_1`, how near :math:`y` is to the average (also the warm-up of the target), and
+            :math:`\beta_2`, the memory of the metric.
+        aim: a fixed share in (0, 1] of the way from the newest piece's value at the centre to the bound, in place of
+            3.: the target is :math:`T = B + b_B (1 - \mathrm{aim} (1 - \beta_1^k))` and the cap
+            :math:`\eta = b_B / \gamma` with :math:`b_B = \max(b - B, 0)`.
+        lower_bound: a value :math:`B` that no batch's loss falls below. It is used only if ``aim`` is given.
+        weight_decay: :math:`\lambda`, decoupled as in AdamW.
+        constraint: projects the centre onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any
+            callable that changes a list of tensors in place. It gets all parameters at construction, and after each
+            step the centre, as one tensor for each parameter.
+        eps: added to the metric, for numerical stability.
+        process_group: see :class:`borat.BORAT`.
+        reduce_loss: see :class:`borat.BORAT`.
+        capturable: see :class:`borat.BORAT`.
+
+    Example:
+        >>> model = torch.nn.Linear(4, 1)
+        >>> opt = FreeBORAT(model.parameters())
+        >>> for _ in range(2):
+        ...     opt.zero_grad()
+        ...     loss = model(torch.randn(8, 4)).square().mean()
+        ...     loss.backward()
+        ...     _ = opt.step(loss=loss)
+        >>> opt.eval()  # the model at the result: evaluate it, save it, then opt.train()
+    """
+
+    _SHARED = ("bundle_size", "lower_bound", "betas", "aim", "eps")
+
+    def __init__(
+        self,
+        params: ParamsT,
+        bundle_size: int = 3,
+        *,
+        lr: float | Tensor = 1.0,
+        betas: tuple[float, float] = (0.9, 0.99),
+        aim: float | None = None,
+        lower_bound: float = 0.0,
+        weight_decay: float = 0.0,
+        constraint: Constraint | None = None,
+        eps: float = 1e-8,
+        process_group: ProcessGroup | None = None,
+        reduce_loss: bool = True,
+        capturable: bool | None = None,
+    ) -> None:
+        check_count("bundle_size", bundle_size, least=2)
+        defaults = {
+            "lr": lr,
+            "bundle_size": bundle_size,
+            "betas": betas,
+            "aim": aim,
+            "lower_bound": lower_bound,
+            "weight_decay": weight_decay,
+            "eps": eps,
+        }
+        super().__init__(params, defaults, constraint, process_group, reduce_loss, capturable)
+
+    @property
+    def bundle_position(self) -> int:
+        """Always 0: every batch completes an update."""
+        return 0
+
+    def flush(self) -> None:
+        """Do nothing: every batch completes an update. Call :meth:`eval` for the result."""
+
+    # The algorithm
+
+    def _update(self, loss: Loss, batch: Batch) -> None:
+        store, groups, first = self._store, self.param_groups, self.param_groups[0]
+        options = (*first["betas"], first["eps"], first["lower_bound"], *(group["lr"] for group in groups))
+        beta, beta2, eps, bound, lr = store.send(*options, scalars=4)
+
+        # 1. The metric is computed within the products, and stored only once the batch is taken. The root of the mean
+        # square is kept corrected for its start: that is a beta2 which grows from 0.
+        k = store.state.batches
+        metric = Metric(beta2 * (1.0 - beta2**k) / (1.0 - beta2 ** (k + 1)), eps)
+
+        # 2., 3. and 4. All products are measured anew, as the metric is a new one; the target and the dual.
+        shape = len(groups), sum(columns(first["bundle_size"] - 1))
+        loss, sums = store.measure(
+            loss, batch, ("metric_products", metric), shape, Processes(self.process_group, self.reduce_loss)
+        )
+        longest = min([math.inf, *[part.longest for part, _ in batch]])
+        largest = math.inf if store.device is None else longest
+        step = store.take(roll, loss, sums, beta, bound, lr, aim=first["aim"], longest=longest, largest=largest)
+
+        # 5. and 6. The step, and its share in the average.
+        average = Average(step.pull, step.ratio, beta)
+        is_constrained = self.constraint is not None
+        coefficients, decay = list(step.coefficients), list(step.decay)
+        for part, vectors in batch:
+            own = coefficients[part.group], decay[part.group] * groups[part.group]["weight_decay"]
+            vectors.metric_move(*own, average, step.row, ok=step.ok, is_constrained=is_constrained)
+        if is_constrained:
+            try:
+                centres = [self.state.get(p, {}).get("centre", p) for p in self._all_params()]
+                self._project(centres, where=step.ok)
+            finally:  # if the constraint raises, leave the model where gradients are measured
+                for _, vectors in batch:
+                    vectors.after_projection(average, step.ok)
+
+    # The two points: the average x is the result, y is where gradients are measured
+
+    @torch.no_grad()
+    def _to_result(self, parts: list[Part]) -> None:
+        """Set ``x = z + (y - z) / beta``. Keep ``y``, as rounding would not lead back to it."""
+        beta = float(self._wait()[0].beta)
+        for part in parts:
+            for slot, y in zip(part.slots, part.weights(), strict=True):
+                slot.keep_copy("y", y)
+            if beta:  # else all batches so far were dropped
+                torch._foreach_lerp_(part.weights(), part.kept["centre"], 1.0 - 1.0 / beta)
+
+    @torch.no_grad()
+    def _from_result(self, parts: list[Part]) -> None:
+        for part in parts:
+            if "y" in part.kept:
+                torch._foreach_copy_(part.weights(), part.kept["y"])
+            else:  # a state dict saved while training, with weights saved at the result
+                torch._foreach_lerp_(part.weights(), part.kept["centre"], 1.0 - float(self._wait()[0].beta))
+            for slot in part.slots:
+                slot.state.pop("y", None)
+
+    # State
+
+    def _new_state(self, bundle_size: int, groups: int) -> Rolling:
+        return new_rolling(bundle_size)
+
+    def _has_pieces(self, state: Rolling) -> bool:
+        return bool(state.updates > 0)
+
+    def _describe(self, info: RollingInfo) -> StepInfo:
+        return describe_rolling(info)
+
+    def _join(self, slots: list[Slot]) -> None:
+        """Let parameters join: they were at rest so far, and the pieces so far do not depend on them."""
+        for slot in slots:
+            slot.tensors["centre"].copy_(slot.weights)
+
+    def _uses_bound(self) -> bool:
+        return self.param_groups[0]["aim"] is not None
+
+    def _kept(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
+        return _kept(group["bundle_size"], "y" in state)
+
+    def _check_group(self, group: Mapping[str, Any]) -> None:
+        check_finite_lr(group["lr"])
+        check_betas(group["betas"])
+        if group["aim"] is not None:
+            check_share("aim", group["aim"])
+        check_not_negative("weight_decay", group["weight_decay"])
+        check_positive("eps", group["eps"])
+        if self.param_groups and group["betas"] != self.param_groups[0]["betas"]:
+            raise ValueError(f"betas must be the same for all parameter groups, got {group['betas']!r}")
+
+
+@cache
+def _kept(bundle_size: int, with_y: bool) -> tuple[Kept, ...]:
+    """Return what is kept. The newest gradient is the parameters' own: N - 2 rows for N - 1 pieces."""
+    kept = (Kept("centre"), Kept("rms", is_precise=True))
+    rows = (Kept("gradients", rows=bundle_size - 2),) if bundle_size > 2 else ()
+    return (*kept, *rows, Kept("y")) if with_y else (*kept, *rows)

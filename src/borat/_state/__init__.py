@@ -1,0 +1,1 @@
+"""The optimizer's state: for each parameter, in checkpoints, on several devices and processes."""

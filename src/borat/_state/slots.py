@@ -1,0 +1,276 @@
+"""Parameters, their gradients and their optimizer state, arranged for the vector operations.
+
+A :class:`Slot` is one parameter with the tensors kept for it in the optimizer's state. A :class:`Part` is a list of
+slots that one call of a vector operation can take. Both are made once and used until the state is replaced, which a
+:class:`Roster` of slots detects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, is_
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from borat._state import sharding
+from borat._vectors.cpu import CpuVectors, has_kernels_for
+from borat._vectors.torch import Flat, TorchVectors
+
+Vectors = CpuVectors | TorchVectors
+
+_ORDINARY = (Tensor, torch.nn.Parameter)
+_dtype = attrgetter("dtype")
+_place = attrgetter("device", "dtype")
+
+
+class Kept(NamedTuple):
+    """A tensor kept for each parameter, in its shape and layout."""
+
+    key: str  # its name in the optimizer's state
+    rows: int | None = None  # the number of stacked tensors, or None for a single one
+    is_precise: bool = False  # use float32 if the parameter has less
+
+    def dtype(self, param: Tensor) -> torch.dtype:
+        return torch.promote_types(param.dtype, torch.float32) if self.is_precise else param.dtype
+
+    def shape(self, param: Tensor) -> tuple[int, ...]:
+        return tuple(param.shape) if self.rows is None else (self.rows, *param.shape)
+
+
+class Slot:
+    """One parameter and its state, as the real tensors that this process holds, in one dense layout."""
+
+    __slots__ = (
+        "_made_for",
+        "dtype",
+        "group",
+        "is_sharded",
+        "is_wrapped",
+        "kept",
+        "key",
+        "layout",
+        "param",
+        "size",
+        "state",
+        "tensors",
+    )
+
+    def __init__(self, param: Tensor, group: int, state: dict[str, Any], kept: Sequence[Kept]) -> None:
+        self.param = param
+        self.group = group
+        self.state = state
+        self.is_sharded = sharding.is_sharded(param)
+        self.is_wrapped = self.is_sharded or param.is_complex()
+        self.key = (group, param.device, param.dtype, sharding.mesh_of(param))
+        weights = self.weights
+        self.layout = _dense_strides(weights)
+        self.size = weights.numel()
+        self.dtype = weights.dtype
+        for each in kept:
+            if each.key not in state:
+                state[each.key] = _zeros(param, each)
+            self._fit(each)
+        self.tensors = {each.key: _plain(state[each.key]) for each in kept}
+        self.kept = {each.key: state[each.key] for each in kept}
+        self._made_for = (_place(param), group, kept)
+
+    def is_current(self, state: dict[str, Any], group: int, kept: Sequence[Kept]) -> bool:
+        """Return True if neither the parameter nor its state was replaced since the slot was made."""
+        if state is not self.state or (_place(self.param), group, kept) != self._made_for:
+            return False
+        return all(map(is_, map(state.get, self.kept), self.kept.values()))
+
+    def keep_copy(self, key: str, tensor: Tensor) -> None:
+        """Store a copy of a tensor like the parameter in the state; slots made from now on have it."""
+        copy = torch.zeros_like(self.param)
+        _plain(copy).copy_(tensor)
+        self.state[key] = copy
+
+    def replace(self, key: str, plain: Tensor) -> None:
+        """Let a tensor of real numbers take the place of a kept one."""
+        self.tensors[key] = plain
+        tensor = torch.view_as_complex(plain) if self.param.is_complex() else plain
+        self.state[key] = self.kept[key] = sharding.wrap_like(tensor, self.state[key])
+
+    @property
+    def weights(self) -> Tensor:
+        return _plain(self.param) if self.is_wrapped else self.param
+
+    def gradient(self) -> Tensor:
+        """Return the gradient as a tensor of real numbers of any layout; zeros if the parameter has none."""
+        grad = self.param.grad
+        if grad is None:
+            return self.weights.new_zeros(()).expand(self.weights.shape)
+        grad = grad if grad.layout is torch.strided else grad.to_dense()
+        if self.is_sharded:
+            grad = sharding.local(sharding.like(grad, self.param))
+        return torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
+
+    def _fit(self, kept: Kept) -> None:
+        """Give a tensor of the state the layout, dtype and device it should have; a loaded one may have others."""
+        tensor, dtype = self.state[kept.key], kept.dtype(self.param)
+        plain = _plain(tensor)
+        strides = self.layout if kept.rows is None else (self.size, *self.layout)
+        fits = plain.stride()[plain.dim() - len(self.layout) :] == self.layout or plain.numel() <= 1
+        if fits and tensor.dtype == dtype and tensor.device == self.param.device:
+            return
+        real = dtype.to_real() if dtype.is_complex else dtype
+        fitted = torch.empty_strided(plain.shape, strides, dtype=real, device=self.param.device).copy_(plain)
+        if dtype.is_complex:
+            fitted = torch.view_as_complex(fitted)
+        self.state[kept.key] = sharding.wrap_like(fitted, tensor)
+
+
+class Roster:
+    """The slots of a batch, to be compared with those of the next one.
+
+    They nearly always agree, so that all are compared at once: one after the other would take a tenth of a step.
+    """
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self.slots = slots
+        self._params = [slot.param for slot in slots]
+        self._places = list(map(_place, self._params))
+        self._strides = list(map(Tensor.stride, self._params))
+        self._states = [slot.state for slot in slots]
+        self._lengths = list(map(len, self._states))
+        self._kept = [tensor for slot in slots for tensor in slot.kept.values()]
+        self._keys = [key for slot in slots for key in slot.kept]
+        self._holders = [slot.state for slot in slots for _ in slot.kept]
+
+    def is_for(self, params: list[Tensor], states: Mapping[Tensor, dict[str, Any]]) -> bool:
+        """Return True if the slots are those of the parameters, and all of them are current."""
+        return (
+            len(params) == len(self.slots)
+            and all(map(is_, params, self._params))
+            and list(map(_place, params)) == self._places
+            and list(map(Tensor.stride, params)) == self._strides
+            and all(map(is_, map(states.get, params), self._states))
+            and list(map(len, self._states)) == self._lengths
+            and all(map(is_, map(dict.get, self._holders, self._keys), self._kept))
+        )
+
+
+class Part:
+    """Slots that one call of a vector operation can take: same parameter group, device, dtype and processes.
+
+    Args:
+        slots: the slots.
+        pieces: the number of gradients of a full bundle, the newest included.
+        on_device: whether the algorithm's numbers stay on the device, where the CPU kernels cannot see them.
+    """
+
+    def __init__(self, slots: list[Slot], pieces: int, *, on_device: bool) -> None:
+        first = slots[0]
+        self.slots, self.group, self.dtype = slots, first.group, first.dtype
+        self.is_sharded = first.is_sharded
+        self.longest = torch.finfo(first.dtype).max
+        self._params = [slot.param for slot in slots]
+        self._is_wrapped = first.is_wrapped
+        self._layouts, self._sizes = [slot.layout for slot in slots], [slot.size for slot in slots]
+        kernels = not on_device and has_kernels_for(first.param.device, first.dtype) and self._are_runs(self.weights())
+        self._flat = None if kernels else Flat(slots, pieces)
+        self.kept = {key: [slot.tensors[key] for slot in slots] for key in first.tensors}
+        stacks = self.kept.pop("gradients", [])
+        self.rows = [list(row) for row in zip(*(stack.unbind() for stack in stacks), strict=True)] if stacks else []
+        """The kept gradients, each as a list of tensors."""
+
+    def load(self, *, with_gradients: bool = True) -> Vectors:
+        """Return the vectors of a batch; without gradients, for moves along those that are kept."""
+        weights = self.weights()
+        if self._flat is not None:
+            gradients = [slot.gradient() for slot in self.slots] if with_gradients else None
+            return TorchVectors(self._flat, weights, gradients)
+        return CpuVectors(weights, self._runs_of_gradients() if with_gradients else None, self.rows, self.kept)
+
+    def weights(self) -> list[Tensor]:
+        return [slot.weights for slot in self.slots] if self._is_wrapped else self._params
+
+    def holders(self, processes: int) -> int:
+        """Return the number of processes that hold the same numbers."""
+        return sharding.holders(self.slots[0].param, processes)
+
+    def _runs_of_gradients(self) -> list[Tensor]:
+        """Return the gradients themselves if they are dense as they should be, else dense copies."""
+        own: list[Any] = [param.grad for param in self._params]
+        if not self._is_wrapped and self._are_runs(own):
+            return own
+        return [
+            torch.empty_strided(slot.weights.shape, slot.layout, dtype=slot.dtype).copy_(slot.gradient())
+            for slot in self.slots
+        ]
+
+    def _are_runs(self, tensors: Sequence[Any]) -> bool:
+        """Return True if the elements of all tensors lie in memory with the strides of the state.
+
+        Subclasses that override PyTorch's operations may have no memory, or memory yet to be filled.
+        """
+        return (
+            all(map(_has_memory, set(map(type, tensors))))
+            and list(map(Tensor.stride, tensors)) == self._layouts
+            and list(map(Tensor.numel, tensors)) == self._sizes
+            and set(map(_dtype, tensors)) == {self.dtype}
+            and not any(map(Tensor.is_neg, tensors))
+        )
+
+
+Batch = list[tuple[Part, Vectors]]
+"""The parameters of a batch and their vectors."""
+
+
+class Members:
+    """The parameters that take part in the bundle."""
+
+    def __init__(self) -> None:
+        self.joined: set[Tensor] = set()
+        self.parts: list[Part] = []
+        self._slots: dict[Tensor, Slot] = {}
+        self._roster = Roster([])
+        self._device: torch.device | None = None
+
+    def are_current(self, params: list[Tensor], states: Mapping[Tensor, dict[str, Any]], device: Any) -> bool:
+        """Return True if the parts are those of the parameters, with numbers on this device or on the host."""
+        return self._device == device and self._roster.is_for(params, states)
+
+    def slot(self, param: Tensor, group: int, state: dict[str, Any], kept: Sequence[Kept]) -> Slot:
+        """Return the slot of a parameter; a new one if the parameter or its state was replaced."""
+        slot = self._slots.get(param)
+        if slot is None or not slot.is_current(state, group, kept):
+            slot = self._slots[param] = Slot(param, group, state, kept)
+        return slot
+
+    def arrange(self, slots: list[Slot], pieces: int, device: torch.device | None) -> list[Part]:
+        """Group slots into parts, unless they are the same as before."""
+        if slots != self._roster.slots or self._device != device:
+            groups: dict[Any, list[Slot]] = {}
+            for slot in slots:
+                groups.setdefault((slot.key, len(slot.tensors)), []).append(slot)
+            self.parts = [Part(group, pieces, on_device=device is not None) for group in groups.values()]
+        self._roster, self._device = Roster(slots), device
+        return self.parts
+
+
+def _has_memory(kind: type) -> bool:
+    return kind in _ORDINARY or getattr(kind, "__torch_dispatch__", None) is Tensor.__torch_dispatch__
+
+
+def _plain(x: Tensor) -> Tensor:
+    """Return the elements of ``x`` on this process as real numbers, sharing its memory."""
+    x = sharding.local(x)
+    return torch.view_as_real(x) if x.is_complex() else x
+
+
+def _dense_strides(x: Tensor) -> tuple[int, ...]:
+    """Return the strides of a dense copy of ``x``: its own if it is dense itself."""
+    return torch.empty_like(x, device="meta").stride()
+
+
+def _zeros(param: Tensor, kept: Kept) -> Tensor:
+    if kept.rows is None:
+        return torch.zeros_like(param, dtype=kept.dtype(param))
+    own = sharding.local(param)
+    size, strides = (kept.rows, *own.shape), (own.numel(), *_dense_strides(own))
+    rows = torch.empty_strided(size, strides, dtype=kept.dtype(param), device=param.device).zero_()
+    return sharding.stacked(rows, param)

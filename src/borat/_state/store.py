@@ -1,0 +1,201 @@
+"""The algorithm's numbers, on the host or on the parameters' device, and how a batch brings them together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from borat._numbers.ops import choose, host_ops
+from borat._numbers.torch_ops import torch_ops
+from borat._state.slots import Batch
+from borat._vectors.torch import COMPILED_DEVICES, call_compiled
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Loss = Tensor | float
+Array = npt.NDArray[np.float64]
+
+
+def check_loss(loss: Any) -> None:
+    """Refuse a loss that is not one real number."""
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
+    if not isinstance(loss, (Tensor, float, Real)) or (isinstance(loss, Tensor) and loss.is_complex()):
+        raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")
+
+
+class Processes(NamedTuple):
+    """The processes that train together."""
+
+    group: ProcessGroup | None  # the process group; None for all processes
+    reduce_loss: bool  # whether to average the loss over them
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes: 1 if nothing is distributed."""
+        return dist.get_world_size(self.group) if dist.is_available() and dist.is_initialized() else 1
+
+
+class Store:
+    """The state of an algorithm and the description of its last update.
+
+    A state is a ``NamedTuple`` of numbers. On a device these are tensors of fixed shapes that are written in place, and
+    no step waits for them.
+
+    Args:
+        state: the state, on the host.
+        pieces: the number of linear pieces of a full bundle.
+    """
+
+    def __init__(self, state: Any, pieces: int) -> None:
+        self.state = state
+        self.info: Any = None
+        """Description of the last update in numbers; None before the first."""
+        self.device: torch.device | None = None
+        """The device of the numbers; None for the host."""
+        self._pieces = pieces
+        self._ops = host_ops(pieces)
+        self._host: tuple[Any, Any] | None = None
+        self._sent: tuple[tuple[Any, ...], Tensor] = ((), torch.empty(0))
+
+    def take(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Update the state by a function of the algorithm; return the step."""
+        if self.device is None:
+            with np.errstate(all="ignore"):  # a batch that is not finite is dropped
+                self.state, info, step = function(self._ops, self.state, *args, **options)
+            if step.completes:
+                self.info = info
+            return step
+        state, info, step = self._call(function, *args, **options)
+        if self.info is None:
+            self.info = info._make(torch.zeros_like(x) for x in info)
+        info = choose(self._ops, step.completes, info, self.info)
+        torch._foreach_copy_([*self.state, *self.info], [*state, *info])
+        self._host = None
+        return step
+
+    def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        device = self.device
+        is_compiled = device is not None and device.type in COMPILED_DEVICES and type(self.state[0]) is Tensor
+        if is_compiled and not torch.compiler.is_compiling():
+            return call_compiled(function, self._ops, self.state, *args, **options)
+        return function(self._ops, self.state, *args, **options)
+
+    def measure(
+        self, loss: Loss, batch: Batch, products: tuple[str, Any], shape: tuple[int, int], processes: Processes
+    ) -> tuple[Any, Any]:
+        """Return the loss and the inner products of each parameter group, summed over parameters and processes.
+
+        Args:
+            batch: the parameters and their vectors.
+            products: the name of the vectors' operation that measures the products, and its argument.
+            shape: the numbers of parameter groups and of products.
+        """
+        count = processes.world_size
+        if count > 1 and not processes.reduce_loss and not any(part.is_sharded for part, _ in batch):
+            count = 1  # each process has its own sums
+        name, argument = products
+        found = [getattr(vectors, name)(argument) for _, vectors in batch]
+        if self.device is not None:
+            value, sums = self._total(loss, batch, found, shape, count, processes.group)
+            return value.reshape(()), sums.reshape(shape)
+        if count == 1 and all(isinstance(x, np.ndarray) for x in found):
+            if len(found) == shape[0] == 1:
+                return float(loss), found[0].reshape(shape)
+            by_group = np.zeros(shape)
+            for (part, _), x in zip(batch, found, strict=True):
+                by_group[part.group] += x
+            return float(loss), by_group
+        for options in ({}, {"precise": True}):
+            # A gradient with large entries may overflow float32 although it is finite: then once more in float64.
+            if options:
+                found = [
+                    x if isinstance(x, np.ndarray) else getattr(vectors, name)(argument, **options)
+                    for x, (_, vectors) in zip(found, batch, strict=True)
+                ]
+            numbers = torch.cat(self._total(loss, batch, found, shape, count, processes.group)).tolist()
+            if not math.isfinite(numbers[0]) or all(map(math.isfinite, numbers)):
+                break
+        return numbers[0], np.array(numbers[1:]).reshape(shape)
+
+    def _total(
+        self, loss: Loss, batch: Batch, found: Sequence[Any], shape: tuple[int, int], count: int, group: Any
+    ) -> tuple[Tensor, ...]:
+        """Return the loss and all sums as vectors, over parameters and processes, without a device sync."""
+        groups, columns = shape
+        tensors = [torch.as_tensor(x) for x in found]
+        device = self.device or (tensors[0].device if tensors else torch.device("cpu"))
+        rows = [torch.zeros(columns, dtype=torch.float64, device=device)] * groups
+        for (part, _), x in zip(batch, tensors, strict=True):
+            rows[part.group] = rows[part.group] + x.to(device) / (part.holders(count) if count > 1 else 1)
+        # A loss that is averaged already is the same on all processes, so that its mean does not change it.
+        numbers = torch.cat(((_number(loss, device) / count).reshape(1), *rows))
+        if count > 1:
+            dist.all_reduce(numbers, group=group)
+        return numbers.split_with_sizes((1, groups * columns))
+
+    def send(self, *values: Loss, scalars: int) -> Any:
+        """Return options of the optimizer as the kind of number in use: so many scalars, and the others as a vector."""
+        if self.device is None:
+            numbers = [float(x) for x in values]
+            return *numbers[:scalars], np.array(numbers[scalars:])
+        if any(isinstance(x, Tensor) for x in values) or values != self._sent[0]:
+            self._sent = values, torch.stack([_number(x, self.device) for x in values])
+        first, rest = self._sent[1].split_with_sizes((scalars, len(values) - scalars))
+        return *first.unbind(), rest
+
+    def wait(self) -> tuple[Any, Any]:
+        """Return state and description as numbers of the host, after a device sync if they are on a device."""
+        if self.device is None:
+            return self.state, self.info
+        if self._host is None:
+            tensors = [*self.state, *(self.info or ())]
+            values = np.array(torch.cat([x.reshape(-1) for x in tensors]).tolist())
+            arrays = np.split(values, list(accumulate(x.numel() for x in tensors[:-1])))
+            plain = [_plain(x, tensor) for x, tensor in zip(arrays, tensors, strict=True)]
+            count = len(self.state)
+            info = None if self.info is None else self.info._make(plain[count:])
+            self._host = self.state._make(plain[:count]), info
+        return self._host
+
+    def move_to(self, device: torch.device | None) -> None:
+        """Go on with numbers on a device, or on the host."""
+        self.state, self.info = self.wait()
+        self.device, self._host = device, None
+        self._ops = host_ops(self._pieces) if device is None else torch_ops(self._pieces, device)
+        if device is not None:
+            self.state = self.state._make(_tensor(x, device) for x in self.state)
+            if self.info is not None:
+                self.info = self.info._make(_tensor(x, device) for x in self.info)
+
+
+def _plain(array: Any, tensor: Tensor) -> Any:
+    return array.reshape(tuple(tensor.shape)) if tensor.dim() else float(array[0])
+
+
+def _tensor(x: Any, device: torch.device) -> Tensor:
+    array = np.asarray(x, dtype=np.float64)
+    if array.ndim == 0:
+        return torch.full((), float(array), dtype=torch.float64, device=device)
+    if not array.any():
+        return torch.zeros(array.shape, dtype=torch.float64, device=device)
+    return torch.from_numpy(array.copy()).to(device, non_blocking=True)
+
+
+def _number(x: Loss, device: torch.device) -> Tensor:
+    """Return a number as a float64 tensor, without a transfer that waits: the host's are arguments of an operation."""
+    if not isinstance(x, Tensor):
+        return torch.full((), float(x), dtype=torch.float64, device=device)
+    if x.device.type == "cpu":
+        return torch.zeros((), dtype=torch.float64, device=device) + x.detach().reshape(())
+    return x.detach().reshape(()).to(device, torch.float64)

@@ -1,0 +1,193 @@
+"""Vector operations on the CPU: the C kernels, which do whole updates in one pass over memory.
+
+All tensors have to be on the CPU, of one real dtype and dense, and those of one parameter in the same layout: the
+kernels see runs of memory. :mod:`borat._vectors.torch` documents the operations.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from borat._native import library
+from borat._vectors.torch import Average, Metric
+
+Array = npt.NDArray[np.float64]
+
+_PARALLEL_FROM = 2**16
+"""Number of elements that is worth the start of further threads."""
+
+_LARGE = 2**20
+"""Number of elements that do not stay in the caches from one step to the next."""
+
+_Array = ctypes.c_char_p
+"""An array that is only read. As bytes it is made faster than as an array of ctypes, and lives as long."""
+
+
+_Int, _Double, _Pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+
+
+def _structure(**fields: Any) -> Any:
+    """Return the structure of ``kernels.c`` with these fields."""
+    return type("Structure", (ctypes.Structure,), {"_fields_": tuple(fields.items())})
+
+
+_FLAGS = {"threads": ctypes.c_int32, "is_double": ctypes.c_int16, "is_large": ctypes.c_int16}
+_Shape = _structure(tensors=_Int, sizes=_Array, terms=_Int, parallel=_Pointer, thread_number=_Pointer, **_FLAGS)
+_VECTORS = dict.fromkeys(("out", "base", "terms", "coefficients", "old_base", "last_term", "velocity"), _Array)
+_Move = _structure(**_VECTORS, decay=_Double, momentum=_Double)
+_POINTS = dict.fromkeys(("gradient", "rows", "weights", "centre", "rms"), _Array)
+_Metric = _structure(**_POINTS, beta2=_Double, eps=_Double)
+_AVERAGE = dict.fromkeys(("decay", "pull", "ratio", "beta"), _Double)
+_Roll = _structure(metric=ctypes.POINTER(_Metric), coefficients=_Array, keep=_Array, **_AVERAGE, before_projection=_Int)
+
+
+def _parallel() -> tuple[int | None, int | None]:
+    """Return the addresses of ``GOMP_parallel`` and ``omp_get_thread_num`` in PyTorch's OpenMP library."""
+    loaded = ctypes.CDLL(None)
+    functions = (getattr(loaded, name, None) for name in ("GOMP_parallel", "omp_get_thread_num"))
+    start, number = (ctypes.cast(function, ctypes.c_void_p).value if function else None for function in functions)
+    return start, number
+
+
+_gomp_parallel, _thread_number = _parallel() if library else (None, None)
+
+
+def has_kernels_for(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return True if there are kernels for dense tensors of this device and dtype."""
+    return library is not None and device.type == "cpu" and dtype in (torch.float32, torch.float64)
+
+
+class CpuVectors:
+    """The vectors of one batch, each as a list of tensors.
+
+    Args:
+        weights: the parameters.
+        gradients: their gradients; None for moves along the kept ones.
+        rows: the kept gradients.
+        kept: what else is kept.
+    """
+
+    def __init__(
+        self,
+        weights: list[Tensor],
+        gradients: list[Tensor] | None,
+        rows: list[list[Tensor]],
+        kept: dict[str, list[Tensor]],
+    ) -> None:
+        assert library is not None
+        self._library = library
+        self._weights, self._gradients, self._rows, self._kept = weights, gradients, rows, kept
+        self._sizes: array[int] | None = None
+
+    def gram_row(self, n: float) -> Array:
+        assert self._gradients is not None
+        n = int(n)
+        terms = [*self._rows[:n], self._gradients]
+        results = (ctypes.c_double * (len(self._rows) + 1))()
+        self._sum("borat_products", n + 1, _addresses(self._gradients), _all_addresses(terms), results)
+        return np.frombuffer(memoryview(results))
+
+    def move(self, coefficients: Array, row: float, *, ok: bool, completes: bool, momentum: float) -> None:
+        if not ok:
+            return
+        row = int(row)
+        is_new = self._gradients is not None
+        newest = self._gradients if self._gradients is not None else self._rows[row]
+        pieces = zip(coefficients.tolist(), [*self._rows[:row], newest], strict=False)
+        terms = [(c, x) for c, x in pieces if c or x is newest]
+        out = _addresses(self._weights)
+        at_centre = is_new and row == 0  # where the first piece is measured
+        velocity = self._kept.get("velocity") if completes else None
+        arguments = _Move(
+            out,
+            out if at_centre else _addresses(self._kept["centre"]),
+            _all_addresses(x for _, x in terms),
+            _doubles([c for c, _ in terms]),
+            _addresses(self._kept["centre"]) if at_centre and not completes else None,
+            _addresses(self._rows[row]) if is_new and not completes else None,
+            velocity and _addresses(velocity),
+            momentum,
+            momentum,
+        )
+        self._library.borat_move(ctypes.byref(self._shape(len(terms))), ctypes.byref(arguments))
+        torch.autograd.graph.increment_version(self._weights)  # or a backward pass through old values goes unnoticed
+
+    def metric_products(self, metric: Metric) -> Array:
+        assert self._gradients is not None
+        pieces = len(self._rows) + 1
+        self._metric = _Metric(
+            _addresses(self._gradients),
+            _all_addresses(self._rows),
+            _addresses(self._weights),
+            _addresses(self._kept["centre"]),
+            _addresses(self._kept["rms"]),
+            *metric,
+        )
+        results = (ctypes.c_double * (pieces * (pieces + 1) + pieces + 1))()
+        self._sum("borat_measure", pieces, ctypes.byref(self._metric), results)
+        return np.frombuffer(memoryview(results)).take(_squares(pieces))
+
+    def metric_move(
+        self, coefficients: Array, decay: float, average: Average, row: float, *, ok: bool, is_constrained: bool
+    ) -> None:
+        if not ok:
+            return
+        keep = _addresses(self._rows[int(row)]) if self._rows else None
+        arguments = _Roll(ctypes.pointer(self._metric), _doubles(coefficients), keep, decay, *average, is_constrained)
+        self._library.borat_roll(ctypes.byref(self._shape(len(coefficients))), ctypes.byref(arguments))
+        torch.autograd.graph.increment_version(self._weights)
+
+    def after_projection(self, average: Average, ok: bool) -> None:
+        if ok:  # until now the weights were at the average x
+            torch._foreach_lerp_(self._weights, self._kept["centre"], 1.0 - float(average.pull * average.beta))
+
+    def _sum(self, name: str, terms: int, *arguments: object) -> None:
+        if getattr(self._library, name)(ctypes.byref(self._shape(terms)), *arguments):
+            raise MemoryError("no memory for the partial sums of inner products")
+
+    def _shape(self, terms: int) -> Any:
+        if self._sizes is None:
+            self._sizes = array("q", map(Tensor.numel, self._weights))
+        sizes, total = self._sizes, sum(self._sizes)
+        is_parallel = total >= _PARALLEL_FROM and _gomp_parallel and _thread_number
+        return _Shape(
+            len(sizes),
+            sizes.tobytes(),
+            terms,
+            _gomp_parallel,
+            _thread_number,
+            torch.get_num_threads() if is_parallel else 1,
+            self._weights[0].dtype == torch.float64,
+            total >= _LARGE,
+        )
+
+
+@cache
+def _squares(pieces: int) -> npt.NDArray[np.intp]:
+    """Return where the entries of the two symmetric matrices and the other sums are among the kernel's results."""
+    i, j = np.indices((pieces, pieces))
+    high, low = np.maximum(i, j), np.minimum(i, j)
+    pairs = (high * (high + 1) // 2 + low).ravel()
+    count = pieces * (pieces + 1) // 2
+    return np.concatenate((pairs, pairs + count, 2 * count + np.arange(pieces + 1)))
+
+
+def _addresses(tensors: list[Tensor]) -> bytes:
+    return array("q", map(Tensor.data_ptr, tensors)).tobytes()
+
+
+def _all_addresses(lists: Iterable[list[Tensor]]) -> bytes:
+    return b"".join(map(_addresses, lists))
+
+
+def _doubles(values: Sequence[float] | Array) -> bytes:
+    return values.tobytes() if isinstance(values, np.ndarray) else array("d", values).tobytes()
