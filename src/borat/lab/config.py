@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, Self
 
@@ -16,7 +15,7 @@ from pydantic import model_validator
 
 from borat.lab.files import pick, read_mapping
 from borat.lab.methods import METHODS, label_of
-from borat.lab.settings import Settings
+from borat.lab.strict import StrictModel
 
 LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
 SCHEDULES = (
@@ -33,11 +32,12 @@ SCHEDULES = (
 PRECISIONS = ("32", "64", "bf16-mixed")
 STRATEGIES = ("auto", "ddp", "fsdp")
 ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
-LATER = ("validation_size", "image_size", "image_column", "label_column", "window")
-"""Keys that came later: a digest has them only where they are given, so that runs made before are found again."""
+OF_TASKS = ("task", "steps", "shift", "clip")
+TAKEN_BY_TASKS = ("optimizer", "bundle_size", "lr", "schedule", "momentum", "weight_decay", "radius", "seed")
+"""Keys of other runs that a task takes, too."""
 
 
-class RunConfig(Settings):
+class RunConfig(StrictModel):
     """The configuration of a training run; the budget is in passes over the data, as in the paper."""
 
     data: str = "digits"
@@ -71,11 +71,22 @@ class RunConfig(Settings):
 
     precision: str = "32"
 
+    task: str | None = None
+    """A task of :mod:`borat.lab.tasks`, in place of data, a model, a loss and a number of epochs."""
+    steps: int | None = None
+    """Batches of a task's run; the task's own number without it."""
+    shift: float | None = None
+    """Added to a task's losses."""
+    clip: float | None = None
+    """Largest norm of a task's gradients."""
+
     @model_validator(mode="before")
     @classmethod
     def _advised_lr(cls, values: Any) -> Any:
-        method = METHODS.get(values.get("optimizer", "borat")) if isinstance(values, dict) else None
-        return {"lr": method.lr, **values} if method else values
+        if not isinstance(values, dict):
+            return values
+        method = METHODS.get(values.get("optimizer", "borat"))
+        return ({"lr": method.lr} if method else {}) | ({"epochs": 1} if values.get("task") else {}) | values
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
@@ -97,20 +108,35 @@ class RunConfig(Settings):
             raise ValueError(f"radius must be positive or none, got {self.radius}")
         if self.weight_decay == math.inf:
             raise ValueError(f"weight_decay must be finite, got {self.weight_decay}")
+        self._check_task()
         return self
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Build a configuration, and reject keys that it does not have."""
-        return cls(**values)
+    def _check_task(self) -> None:
+        """Refuse keys that would be ignored."""
+        if self.task is None:
+            refused = dict.fromkeys(OF_TASKS)
+        else:
+            refused = {key: field.default for key, field in type(self).model_fields.items()} | {"epochs": 1}
+            refused = {key: value for key, value in refused.items() if key not in (*TAKEN_BY_TASKS, *OF_TASKS)}
+        for key, usual in refused.items():
+            if getattr(self, key) != usual:
+                raise ValueError(
+                    f"{key} {'does not apply to' if self.task else 'needs'} a task, got {getattr(self, key)!r}"
+                )
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if self.shift is not None and not math.isfinite(self.shift):
+            raise ValueError(f"shift must be finite, got {self.shift}")
+        if self.clip is not None and not self.clip > 0.0:
+            raise ValueError(f"clip must be positive, got {self.clip}")
 
     @classmethod
     def from_file(cls, path: Path) -> RunConfig:
         """Read a TOML or JSON file."""
-        return cls.from_mapping(read_mapping(path))
+        return cls(**read_mapping(path))
 
     def replace(self, **changes: Any) -> RunConfig:
-        return self.from_mapping({**self.as_dict(), **changes})
+        return RunConfig(**{**self.as_dict(), **changes})
 
     def as_dict(self) -> dict[str, Any]:
         return self.model_dump()
@@ -122,14 +148,13 @@ class RunConfig(Settings):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides about the outcome: of a file of word vectors, its name, wherever it lies."""
+        """Keys that decide the outcome; of a file of word vectors, only the name."""
         return {**self.as_dict(), "glove": self.glove and PurePath(self.glove).name}
 
     @property
     def digest(self) -> str:
-        """A short name for this configuration: the same on every machine."""
-        decided = {key: value for key, value in self.identity.items() if key not in LATER or value is not None}
-        text = json.dumps(decided, sort_keys=True)
+        """Short name of this configuration, the same on every machine."""
+        text = json.dumps(self.identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -140,8 +165,8 @@ def check_method(config: RunConfig) -> None:
         raise ValueError(f"loss must be {' or '.join(allowed)} for {config.optimizer}, got {config.loss!r}")
 
 
-class Execution(Settings):
-    """Where and how to train. None of it belongs to the configuration of a run: none should change what comes out.
+class Execution(StrictModel):
+    """Devices and other means of training. They should not change the result, and are no part of a configuration.
 
     Attributes:
         devices: how many processes, each with a device of its own; the batch is shared among them.

@@ -46,7 +46,7 @@ STEP_KINDS = ("SGD", "ALIG", "ESGD", "EALIG", "MAX2", "MAX3", "ZERO")
 
 @dataclass(frozen=True)
 class Style:
-    """How one method is drawn, in Plotly's words."""
+    """Style of one method, in Plotly's words."""
 
     light: str
     dark: str
@@ -71,7 +71,7 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
 
 @dataclass(frozen=True)
 class KindStyle:
-    """How one kind of step is filled."""
+    """Style of one kind of step."""
 
     light: str
     dark: str

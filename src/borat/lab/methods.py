@@ -24,9 +24,9 @@ class Method:
     label: str
     """As its paper calls it, in tables and figures. ``{bundle_size}`` stands for that of the configuration."""
     lr: float
-    """What its authors or its library advise to begin with."""
+    """Default of its authors or its library."""
     lr_is: str
-    """What the learning rate means there."""
+    """Meaning of the learning rate."""
     optimizer: str | Callable[..., Any]
     """A class or a function that takes the parameters, ``lr`` and what is listed below; here as ``module:name``."""
     takes: Mapping[str, str] = field(default_factory=lambda: DECAY)
@@ -43,7 +43,7 @@ class Method:
     averages: bool = False
     """Its result is an average, so that running statistics have to be measured there before it is evaluated."""
     shards: bool = True
-    """Whether it can train a model that is spread over processes: some libraries cannot save or even step on one."""
+    """True if it can train a sharded model: some libraries cannot save or even step on one."""
     colours: Mapping[str, str] = field(default_factory=dict)
     """The colours of labels that look the same in every figure and come first in every table."""
 

@@ -1,4 +1,4 @@
-"""What is measured: names, which way is better, and how numbers are printed. Inside, accuracies are between 0 and 1."""
+"""Measurements: their names, which way is better, and how they are printed. Inside, accuracies are between 0 and 1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lower_is_better(metric: str) -> bool:
 
 
 def judge(metrics: Iterable[str]) -> str:
-    """What a task is judged by that measures these: the accuracy or, where it has none, the loss.
+    """Return the measure that judges a task with these metrics: the accuracy or, if it has none, the loss.
 
     >>> judge(["test_loss", "test_accuracy"]), judge(["test_loss", "test_perplexity"])
     ('accuracy', 'loss')
@@ -31,7 +31,7 @@ def judge(metrics: Iterable[str]) -> str:
 
 
 def judged(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
-    """What a run is judged by, of the first of these splits that has it, and its value.
+    """Return the metric that judges a run, of the first of these splits that has it, and its value.
 
     >>> judged({"train_loss": 0.1, "test_loss": 1.5, "test_accuracy": 0.9}, "test", "validation")
     ('test_accuracy', 0.9)
@@ -41,7 +41,7 @@ def judged(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
 
 
 def unseen(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured on examples that were not trained on: what a command tells at the end of a run.
+    """Return the measurements on examples that were not trained on, which commands print at the end of a run.
 
     >>> unseen({"test_loss": 1.5, "fit_loss": 0.1})
     {'test_loss': 1.5}
@@ -55,7 +55,7 @@ def goodness(metric: str, value: float) -> float:
 
 
 def unit(metric: str) -> float:
-    """What a number is multiplied by where it is printed: accuracies are printed in percent."""
+    """Return the factor of a printed number: accuracies are printed in percent."""
     return 100.0 if metric.endswith("accuracy") else 1.0
 
 

@@ -1,4 +1,4 @@
-"""How wide is the range of settings that work? The robustness of each method in three numbers."""
+"""Robustness of each method in three numbers: the range of settings that work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MARGIN = 0.02
 """Usable means: at most this far below the best accuracy of all methods, in absolute terms (2 points)."""
 
 LOSS_MARGIN = 0.05
-"""Where there is no accuracy: at most this share above the lowest loss of all methods."""
+"""The same for tasks without accuracy: at most this share above the lowest loss of all methods."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Usable:
-    """What works for one method."""
+    """Settings that work for one method."""
 
     method: str
     tried: tuple[float, ...]
@@ -58,7 +58,7 @@ def best_accuracy(accuracies: Iterable[float]) -> float:
 
 
 def is_usable(accuracy: float, best: float, margin: float = MARGIN) -> bool:
-    """Whether an accuracy is within ``margin`` of the best one, exactly that far included; NaN never is.
+    """True if an accuracy is within ``margin`` of the best one, exactly that far included; NaN never is.
 
     >>> is_usable(0.75, 0.77), is_usable(0.7499, 0.77)
     (True, False)

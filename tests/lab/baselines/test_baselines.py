@@ -15,14 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parameters_to_vector
 
 from borat import ALIG
-from borat.lab.baselines import (
-    evaluating,
-    make_loss,
-    make_optimizer,
-    make_schedule,
-    step_size,
-    take_step,
-)
+from borat.lab.baselines import evaluating, make_loss, make_optimizer, make_schedule, step_size, take_step
 from borat.lab.baselines.bpgrad import BPGrad
 from borat.lab.baselines.dfw import DFW
 from borat.lab.baselines.l4 import L4Adam, L4Mom

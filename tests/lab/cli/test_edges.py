@@ -63,7 +63,7 @@ def invoke(*arguments: str):
         (["bench", "WRN-4"], 2, "did you mean 'WRN-40-4'?"),
         (["demo", "--epochs", "0"], 2, "--epochs"),
         (["reproduce", "--help"], 0, "--scale"),
-        (["reproduce", "--list"], 0, "minutes on 2 cores"),
+        (["reproduce", "--list"], 0, "optimizers to time"),
         (["reproduce", "scorebord"], 2, "did you mean 'scoreboard'?"),
         (["reproduce", "scoreboard", "--scale", "mni"], 2, "did you mean 'mini'?"),
     ],
@@ -94,6 +94,13 @@ def test_a_run_that_is_shorter_than_a_bundle_makes_one_update(tmp_path):
         metrics = train(config, tmp_path / "run")
     assert [sum(epoch["kinds"].values()) for epoch in metrics.epochs] == [0, 1]
     assert Run(tmp_path / "run").load("last.pt")["optimizer"]["param_groups"][0]["bundle"]["position"] == 0
+
+
+def test_batches_left_over_after_the_last_bundle_make_no_update(tmp_path):
+    """Seven batches, three to a bundle: the last one alone must not move the weights."""
+    metrics = train(RunConfig(bundle_size=4, epochs=1, train_limit=700, batch_size=100), tmp_path / "run")
+    assert sum(metrics.epochs[0]["kinds"].values()) == 2
+    assert Run(tmp_path / "run").load("last.pt")["optimizer"]["param_groups"][0]["bundle"]["position"] == 1
 
 
 def test_a_run_of_one_bundle_is_not_warned_of(tmp_path):
@@ -370,6 +377,20 @@ def test_training_in_60_columns_and_in_a_file(tmp_path):
     assert all(len(bar) <= 60 and "…" not in bar for bar in bars)
     piped = in_file(tmp_path / "said.txt", "train", *flags, str(tmp_path / "pipe"))
     assert re.fullmatch(
-        rf"finished after 30 epochs: test loss [\d.]+, test accuracy [\d.]+\nkept in {tmp_path}/pipe/\w+\n",
-        piped,
+        rf"finished after 30 epochs: test loss [\d.]+, test accuracy [\d.]+\nkept in {tmp_path}/pipe/\w+\n", piped
     )
+
+
+# Flags
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["train", "--lr", "fast"], "Invalid value for '--lr': must be of type float, got 'fast'"),
+    (["sweep", "--lr", "fast"], "lr must be of type float, or a list of such with commas, got 'fast'"),
+    (["sweep", "--workers", "two"], "Invalid value for '--workers': must be of type int, got 'two'"),
+    (["bench", "--rounds", "0"], "Invalid value for '--rounds': must be greater than or equal to 1, got '0'"),
+])  # fmt: skip
+def test_the_value_of_a_wrong_flag_is_quoted(words, message):
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200", "TERM": "dumb"})
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())

@@ -7,7 +7,11 @@ import random
 import pytest
 import torch
 
+from borat.lab.config import RunConfig
 from borat.lab.data import CorruptFileError, DataError, MissingDataError, load
+from borat.lab.data.characters import NO_LABEL
+from borat.lab.training.objective import make_objective
+from borat.lab.training.tally import Tally
 
 LETTERS = "".join(random.Random(0).choices("abc déß\n", k=1003))
 
@@ -33,8 +37,9 @@ def test_parts_follow_each_other(task):
 def test_evaluation_reads_from_the_beginning(task):
     (batch,) = task.batches("validation", 100)
     text = spell(task, task.split("validation").tokens)
-    assert spell(task, batch.inputs[0].flatten()) == text[:90]
-    assert spell(task, batch.labels.flatten()) == text[1:91]
+    assert spell(task, batch.inputs[0].flatten()[:99]) == text[:99]
+    assert spell(task, batch.labels.flatten()[:99]) == text[1:]
+    assert (batch.labels.flatten()[99:] == NO_LABEL).all()
     assert batch.labels.dtype == torch.int64
 
 
@@ -111,3 +116,29 @@ def test_a_file_is_wanted(tmp_path):
         load("text", data_dir=tmp_path / "nowhere.txt")
     with pytest.raises(DataError, match="data_dir must be a text file for text, got the folder"):
         load("text", data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_every_character_is_measured_once(task, split):
+    """Also those of the last, incomplete window."""
+    tokens = task.splits[split].tokens
+    assert (len(tokens) - 1) % 10, "there is such a window"
+    batches = list(task.batches(split, 7, shuffle=False))
+    labels = torch.cat([batch.labels.flatten() for batch in batches])
+    assert torch.equal(labels[labels >= 0], tokens[1:].long())
+    halves = [b.labels for rank in (0, 1) for b in task.batches(split, 7, shuffle=False, rank=rank, world_size=2)]
+    assert sum(int((labels >= 0).sum()) for labels in halves) == len(tokens) - 1
+
+
+def test_a_loss_is_a_mean_over_characters(task):
+    """However the text is cut, so that the incomplete window has its own weight."""
+    classes = task.description.num_classes
+    objective = make_objective(RunConfig(data="text"), task.description)
+    scores = torch.randn(classes, classes, generator=torch.Generator().manual_seed(0))
+    tally = Tally()
+    for batch in task.batches("test", 3, shuffle=False):
+        loss = objective.loss(scores[batch.inputs[0]], batch.labels)
+        tally.add(loss.item(), objective.weight(batch.labels), objective.count(scores, batch.labels))
+    tokens = task.splits["test"].tokens.long()
+    whole = torch.nn.functional.cross_entropy(scores[tokens[:-1]], tokens[1:])
+    assert tally.means()["loss"] == pytest.approx(whole.item(), rel=1e-5)

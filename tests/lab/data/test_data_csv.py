@@ -48,25 +48,13 @@ def test_csv(flowers):
             SchemaError,
             r"no column 'kind', only width, height, constant, sort;",
         ),
-        (
-            lambda text: text.replace(",5,7,", ",,7,"),
-            SchemaError,
-            r"line 7: column 'height' must hold finite numbers",
-        ),
-        (
-            lambda text: text.replace(",5,7,", ",NaN,7,"),
-            SchemaError,
-            r"line 7: column 'height'.* got 'NaN'",
-        ),
+        (lambda text: text.replace(",5,7,", ",,7,"), SchemaError, r"line 7: column 'height' must hold finite numbers"),
+        (lambda text: text.replace(",5,7,", ",NaN,7,"), SchemaError, r"line 7: column 'height'.* got 'NaN'"),
         (lambda text: text.replace(",5,7,", ",inf,7,"), SchemaError, r"line 7: column 'height'.* got 'inf'"),
         (lambda text: text.replace(",5,7,", ",five,7,"), SchemaError, r"line 7: column 'height'.* got 'five'"),
         (lambda text: text.replace(",5,7,c", ",5,7,"), LabelError, r"line 7: column 'kind' has no class"),
         (lambda text: text.replace(",5,7,c", ",5,7,d"), LabelError, r"at least 3 examples.*but 'd' has 1"),
-        (
-            lambda text: text.replace(",", ";"),
-            SchemaError,
-            r"several columns with commas between them, got one",
-        ),
+        (lambda text: text.replace(",", ";"), SchemaError, r"several columns with commas between them, got one"),
         (
             lambda text: text.replace(",5,7,c", ",5,7,c,9,9"),
             SchemaError,

@@ -73,7 +73,7 @@ def test_unknown_name(name, hint):
     ({"validation_size": 0}, "validation_size must be"),
     ({"augment": "yes"}, "augment must be True or False"),
     ({"glove": "file"}, "glove does not apply to digits"),
-    ({"examples": 10}, "examples does not apply to digits"),
+    ({"image_sise": 10}, "unknown option 'image_sise'; did you mean 'image_size'"),
     ({"validation_size": 5000}, "validation_size=5000 must be smaller than the 1438 training examples in scikit"),
 ])  # fmt: skip
 def test_bad_options(options, message):
@@ -339,5 +339,5 @@ def test_missing_libsvm_file(tmp_path):
 
 
 def test_noise_where_there_are_no_classes():
-    with pytest.raises(DataError, match="least_squares has real labels"):
-        load("least_squares", label_noise=0.1)
+    with pytest.raises(DataError, match="repeat_copy has sequences of bits"):
+        load("repeat_copy", label_noise=0.1)

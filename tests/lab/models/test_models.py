@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,7 +16,6 @@ from borat import ALIG
 from borat.lab.data.repeat_copy import repeat_copy
 from borat.lab.models import FAMILIES, dnc, make_model
 from borat.lab.models.densenet import DenseLayer
-from borat.lab.timing import shapes as timed
 from borat.lab.training.objective import SequenceLoss
 
 CIFAR, DIGITS, GREY = (3, 32, 32), (1, 8, 8), (1, 28, 28)
@@ -32,6 +32,51 @@ def size(model):
 
 def shapes(model):
     return Counter(tuple(p.shape) for p in model.parameters())
+
+
+# The parameter shapes of the papers, written out without the models
+
+
+def wide_resnet(depth: int = 40, width: int = 4, classes: int = 100) -> list:
+    """The parameter shapes of a WRN-depth-width for 32x32 images."""
+    shapes = [(16, 3, 3, 3)]
+    channels = 16
+    for out in (16 * width, 32 * width, 64 * width):
+        for _ in range((depth - 4) // 6):
+            shapes += [(channels,), (channels,), (out, channels, 3, 3), (out,), (out,), (out, out, 3, 3)]
+            if channels != out:
+                shapes.append((out, channels, 1, 1))
+            channels = out
+    return [*shapes, (channels,), (channels,), (classes, channels), (classes,)]
+
+
+def resnet18(classes: int = 1000) -> list:
+    """The parameter shapes of a ResNet-18 for ImageNet."""
+    shapes = [(64, 3, 7, 7), (64,), (64,)]
+    channels = 64
+    for out in (64, 128, 256, 512):
+        for block in range(2):
+            shapes += [(out, channels, 3, 3), (out,), (out,), (out, out, 3, 3), (out,), (out,)]
+            if block == 0 and channels != out:
+                shapes += [(out, channels, 1, 1), (out,), (out,)]
+            channels = out
+    return [*shapes, (classes, channels), (classes,)]
+
+
+def bi_lstm(embedding: int = 300, hidden: int = 2048, fully_connected: int = 512) -> list:
+    """The parameter shapes of InferSent: a Bi-LSTM encoder and a classifier for pairs of sentences."""
+    gates = 4 * hidden
+    direction = [(gates, embedding), (gates, hidden), (gates,), (gates,)]
+    features = 4 * 2 * hidden
+    layers = []
+    for n_in, n_out in ((features, fully_connected), (fully_connected, fully_connected), (fully_connected, 3)):
+        layers += [(n_out, n_in), (n_out,)]
+    return [*direction, *direction, *layers]
+
+
+def small_mlp(widths: tuple = (64, 128, 80, 10)) -> list:
+    """The parameter shapes of a multi-layer perceptron for scikit-learn's digits."""
+    return [shape for a, b in pairwise(widths) for shape in ((b, a), (b,))]
 
 
 def randomised(model):
@@ -81,23 +126,23 @@ def test_published_sizes(name, classes, parameters):
 def test_published_size_of_resnet_18():
     model = on_meta("resnet-18", input_shape=(3, 224, 224), classes=1000)
     assert size(model) == 11_689_512
-    assert shapes(model) == Counter(timed.resnet18())
+    assert shapes(model) == Counter(resnet18())
 
 
 @pytest.mark.parametrize(("depth", "width", "classes"), [(40, 4, 100), (16, 4, 10), (16, 1, 10), (10, 2, 7)])
-def test_wide_resnets_have_the_shapes_of_the_benchmark(depth, width, classes):
+def test_wide_resnets_have_the_published_shapes(depth, width, classes):
     model = on_meta(f"wrn-{depth}-{width}", input_shape=CIFAR, classes=classes)
-    assert shapes(model) == Counter(timed.wide_resnet(depth, width, classes))
+    assert shapes(model) == Counter(wide_resnet(depth, width, classes))
 
 
-def test_infersent_has_the_shapes_of_the_benchmark():
+def test_infersent_has_the_published_shapes():
     model = on_meta("infersent", input_shape=(1000, 300), classes=3)
     assert size(model) == 47_155_715
-    assert shapes(model) == Counter(timed.bi_lstm())
+    assert shapes(model) == Counter(bi_lstm())
 
 
 def test_small_sizes():
-    assert shapes(on_meta("mlp-128-80", input_shape=DIGITS, classes=10)) == Counter(timed.small_mlp())
+    assert shapes(on_meta("mlp-128-80", input_shape=DIGITS, classes=10)) == Counter(small_mlp())
     assert size(on_meta("mlp-128-80", input_shape=DIGITS, classes=10, batch_norm=True)) == 19_450 + 128 + 80
     assert size(on_meta("logistic", input_shape=GREY, classes=10)) == 7850
     assert size(on_meta("cnn", input_shape=GREY, classes=10)) == 9 * 32 + 64 + 9 * 32 * 64 + 128 + 3137 * 128 + 1290
@@ -718,7 +763,7 @@ def test_unknown_names(name, nearest):
         (
             "cnn",
             {"input_shape": (1, 28, 3)},
-            r"input_shape must have a height and width of at least 4, got \(1, 28, 3\)",
+            r"images must have at least 4 x 4 pixels, got 28 x 3; image_size scales them",
         ),
         ("infersent", {}, r"input_shape must be \(words, dimension\) of the embeddings, got \(3, 32, 32\)"),
         (

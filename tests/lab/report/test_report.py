@@ -137,7 +137,7 @@ def test_fields_may_be_missing_or_not_finite(tmp_path):
     run = Run.create(tmp_path / "run", RunConfig(epochs=2))
     run.write_metrics(Metrics("finished", [{"epoch": 0}, {"epoch": 1, "train_loss": math.nan, "kinds": None}], {}))
     summary = write_report(tmp_path, tmp_path / "page.html", static=tmp_path / "figures")
-    assert summary.counts == {"finished": 1, "diverged": 0, "running": 0}
+    assert summary.counts == {"finished": 1, "diverged": 0, "failed": 0, "running": 0}
 
 
 # Grouping
@@ -154,23 +154,24 @@ def test_means_over_seeds(grid):
     assert setting.curve("train_loss")[3].mean == pytest.approx(sum(losses) / 2)
 
 
-def test_diverged_seeds_are_counted_not_averaged(tmp_path):
+@pytest.mark.parametrize("lost", ["diverged", "failed"])
+def test_lost_seeds_are_counted_not_averaged(tmp_path, lost):
     config = RunConfig(epochs=4)
-    for seed, status in enumerate(("finished", "finished", "diverged")):
+    for seed, status in enumerate(("finished", "finished", lost)):
         fabricate.write_run(tmp_path, config.replace(seed=seed), accuracy=0.8 + 0.1 * seed, status=status)
     (task,) = group(collect(tmp_path))
     (setting,) = task.settings
-    assert (setting.status, setting.diverged, setting.result.runs) == ("diverged", 1, 2)
+    assert (setting.status, setting.lost, setting.result.runs) == (lost, 1, 2)
     assert setting.result.mean == pytest.approx(0.85)
     assert math.isnan(setting.outcome), "the verdict does not call it usable"
     row = make_data("", "", collect(tmp_path), [task])["table"]["settings"][0]
-    assert "2 finished, 1 diverged" in row
+    assert f"2 finished, 1 {lost}" in row
 
 
 def test_tasks_and_methods_in_order(tmp_path):
     changed = ({"loss": "hinge"}, {"label_noise": 0.1}, {"bundle_size": 5}, {"optimizer": "adam"}, {"optimizer": "sgd"})
     for changes in changed:
-        fabricate.write_run(tmp_path, RunConfig.from_mapping({"epochs": 1, **changes}), accuracy=0.5)
+        fabricate.write_run(tmp_path, RunConfig(**{"epochs": 1, **changes}), accuracy=0.5)
     tasks = group(collect(tmp_path))
     assert short_names(tasks) == ["cross-entropy", "cross-entropy, label noise 0.1", "multi-class hinge"]
     assert tasks[0].methods == ["SGD", "BORAT5", "Adam"]
@@ -272,14 +273,6 @@ def test_an_experiment_is_read_as_it_was_written(tmp_path):
     (found,) = collect(tmp_path).experiments
     assert found.folder == "a/b"
     assert found.model_copy(update={"folder": ""}) == written
-
-
-def test_an_experiment_of_the_first_format(tmp_path):
-    """The paper's accuracies were in percent there."""
-    old = {**EXPERIMENT, "paper": {"SGD": {"CE": 78.3}, "Adam": {"CE": None}}, "heatmap_paper": {}}
-    (tmp_path / "experiment.json").write_text(json.dumps(old))
-    (found,) = collect(tmp_path).experiments
-    assert found.paper == {"SGD": {"CE": pytest.approx(0.783)}, "Adam": {"CE": None}}
 
 
 def test_a_table_without_runs_is_a_report(tmp_path):

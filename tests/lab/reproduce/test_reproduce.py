@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from borat.lab.cli import app
 from borat.lab.cli.demo import _accuracy
 from borat.lab.config import RunConfig
 from borat.lab.report.tasks import group
-from borat.lab.reproduce.claims import check, check_claims
-from borat.lab.reproduce.costs import estimate
-from borat.lab.reproduce.page import report
-from borat.lab.reproduce.plan import Cell, plan
+from borat.lab.reproduce import kinds
+from borat.lab.reproduce.claims import verdict_on, verdicts
+from borat.lab.reproduce.kinds.grid import GridSpec
 from borat.lab.reproduce.reading import load_spec, read_spec, spec_names
-from borat.lab.reproduce.run import CellResult, Result, judged, missing_runs, read_results, reproduce
-from borat.lab.reproduce.spec import Claim
+from borat.lab.reproduce.run import CellResult, Result, read_results, with_scores
+from borat.lab.reproduce.spec import Cell, Claim
 from borat.lab.reproduce.tables import paper_text
+from borat.lab.reproduce.training import PaperSpec
 from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
 from borat.lab.store.run import Metrics, Run
 from borat.lab.sweeps.grid import parse_values
@@ -47,7 +48,7 @@ TOY = {
     "epochs": 1,
     "lr": 0.1,
 }
-TRAINED = [name for name in spec_names() if load_spec(name).kind not in ("runtime", "scoreboard")]
+TRAINED = [name for name in spec_names() if isinstance(load_spec(name), PaperSpec)]
 """A scoreboard is trained in a test of its own."""
 
 SPEC = """
@@ -100,25 +101,31 @@ def spec(tmp_path):
     return read_spec(path)
 
 
+def as_grid(folder: Path, text: str) -> GridSpec:
+    path = folder / "grid.toml"
+    path.write_text(text.replace('kind = "table"', 'kind = "grid"'), encoding="utf-8")
+    return read_spec(path)
+
+
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_experiment_end_to_end(name, toy_runs):
     spec = load_spec(name)
-    changes = dict(TOY) if spec.kind != "grid" else {**TOY, "radius": 20.0, "lr": [0.1, 1.0]}
-    result = reproduce(spec.at("mini", changes=changes), toy_runs, engine=Inline())
+    changes = dict(TOY) if not isinstance(spec, GridSpec) else {**TOY, "radius": 20.0, "lr": [0.1, 1.0]}
+    result = spec.at("mini", changes=changes).run(toy_runs, engine=Inline())
     assert [(c.cell.method, c.cell.column) for c in result.cells] == [
-        (c.method, c.column) for c in plan(spec.at("mini", changes=changes))
+        (c.method, c.column) for c in spec.at("mini", changes=changes).plan()
     ]
     assert not list(result.runs.error[result.runs.status == "failed"])
     assert sum(c.status == "finished" for c in result.cells) > len(result.cells) / 2
-    shown = report(result, f"borat reproduce {name}")
+    shown = result.page(f"borat reproduce {name}")
     for word in (spec.title, "**mini**", f"borat reproduce {name}", "torch 2", spec.source, *result.methods):
         assert word in shown.markdown
     for row, cells in spec.paper.items():
         for column, published in cells.items():
             assert row in shown.markdown
             assert column not in result.columns or paper_text(spec.metric, published) in shown.markdown
-    assert (": training accuracy, %" in shown.markdown) is (spec.kind == "grid")
-    assert [claim.text for claim in shown.experiment.claims] == [v.claim.text for v in check_claims(result)]
+    assert (": training accuracy, %" in shown.markdown) is isinstance(spec, GridSpec)
+    assert [claim.text for claim in shown.experiment.claims] == [v.claim.text for v in verdicts(spec.claims, result)]
     json.dumps(shown.experiment.model_dump(), allow_nan=False)
 
 
@@ -141,8 +148,8 @@ def test_on_cifar_files(tmp_path, cache):
         )
     changes = {"model": "logistic", "train_limit": 40, "epochs": 1, "lr": 0.1, "radius": 10.0, "seed": 3}
     spec = load_spec("robustness-cifar100-noise50")
-    result = reproduce(
-        spec.at("mini", methods=["BORAT3"], changes=changes), tmp_path / "runs", data_dir=tmp_path, engine=Inline()
+    result = spec.at("mini", methods=["BORAT3"], changes=changes).run(
+        tmp_path / "runs", data_dir=tmp_path, engine=Inline()
     )
     (run,) = result.runs.itertuples()
     assert run.works
@@ -159,8 +166,8 @@ def test_on_snli_files(tmp_path, cache):
         write_pairs(tmp_path / f"{split}.parquet", pairs)
     spec = load_spec("snli")
     changes = {"model": "infersent-4", "epochs": 1, "lr": 0.1}
-    result = reproduce(
-        spec.at("mini", methods=["DFW", "SGD"], changes=changes), tmp_path / "runs", data_dir=tmp_path, engine=Inline()
+    result = spec.at("mini", methods=["DFW", "SGD"], changes=changes).run(
+        tmp_path / "runs", data_dir=tmp_path, engine=Inline()
     )
     assert [(c.cell.method, c.cell.column, c.status) for c in result.cells] == [
         ("SGD", "CE", "finished"),
@@ -171,7 +178,7 @@ def test_on_snli_files(tmp_path, cache):
 
 def test_missing_data_is_told_before_anything_runs(tmp_path):
     with pytest.raises(OSError, match="cifar100 needs"):
-        reproduce(load_spec("robustness-cifar100-ce").at("mini"), tmp_path, data_dir=tmp_path, engine=Nothing())
+        load_spec("robustness-cifar100-ce").at("mini").run(tmp_path, data_dir=tmp_path, engine=Nothing())
 
 
 # The choice
@@ -189,23 +196,23 @@ def store(
 
 
 def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
-    sgd, alig = plan(spec.at("mini"))
+    sgd, alig = spec.at("mini").plan()
     low, middle, high = sgd.configs
     store(tmp_path, low, [0.99, 0.70], 0.95)  # the best epoch and the best test accuracy, but not after the last epoch
     store(tmp_path, middle, [0.10, 0.80], 0.60)
     store(tmp_path, high, [0.99, 0.99], 0.99, "diverged")
     store(tmp_path, alig.configs[0], [0.50, 0.50], 0.50)
     repeats = [(middle, (0.70, 0.80)), (alig.configs[0], (0.40, 0.60))]
-    assert missing_runs(spec.at("mini"), tmp_path) == [c.replace(seed=seed) for c, _ in repeats for seed in (1, 2)]
+    assert spec.at("mini").missing(tmp_path) == [c.replace(seed=seed) for c, _ in repeats for seed in (1, 2)]
     for config, tests in repeats:
         for seed, test in enumerate(tests, start=1):
             store(tmp_path, config.replace(seed=seed), [0.5, 0.5], test)
-    result = reproduce(spec.at("mini"), tmp_path, engine=Nothing())
+    result = spec.at("mini").run(tmp_path, engine=Nothing())
     cell = result.cell("SGD", "digits")
     assert configs_of(cell.chosen) == [middle.replace(seed=seed) for seed in (0, 1, 2)]
     assert (cell.mean, cell.std) == (pytest.approx(0.7), pytest.approx(0.1))
-    assert missing_runs(spec.at("mini"), tmp_path) == []
-    shown = report(result, "borat reproduce small --data-dir DATA")
+    assert spec.at("mini").missing(tmp_path) == []
+    shown = result.page("borat reproduce small --data-dir DATA")
     assert "| SGD (SGD*) | 70.0 ± 10.00 | 90 |" in shown.markdown
     assert "| ALI-G | 50.0 ± 10.00 | 95.5 ± 0.2 |" in shown.markdown
     assert "| SGD† | - | 91 |" in shown.markdown
@@ -223,21 +230,23 @@ def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
 
 
 def test_a_method_that_always_diverges_has_no_number(tmp_path, spec):
-    sgd, alig = plan(spec.at("mini"))
+    sgd, alig = spec.at("mini").plan()
     for config in (*sgd.configs, *(alig.configs[0].replace(seed=seed) for seed in (0, 1, 2))):
         status = "diverged" if config.optimizer == "sgd" or config.seed == 2 else "finished"
         store(tmp_path, config, [math.nan if status == "diverged" else 0.5], 0.1, status)
-    result = reproduce(spec.at("mini"), tmp_path, engine=Nothing())
-    shown = report(result, "").markdown
+    result = spec.at("mini").run(tmp_path, engine=Nothing())
+    shown = result.page("").markdown
     assert "| SGD (SGD*) | diverged | 90 |" in shown
     assert "| ALI-G | 10.0 ± 0.00 (1 of 3 seeds diverged) | 95.5 ± 0.2 |" in shown
-    assert report(result, "").experiment.ours["SGD"]["digits"].mean is None
+    assert result.page("").experiment.ours["SGD"]["digits"].mean is None
 
 
 def test_a_run_that_failed_keeps_its_place_and_its_traceback(tmp_path):
     first, second, third = (RunConfig(lr=lr) for lr in (0.1, 1.0, 10.0))
     store(tmp_path, second, [0.9], 0.8)
-    runs = judged(read_results(tmp_path, [first, second, third], ["why", "", "why not"]), "test_accuracy", "train_loss")
+    runs = with_scores(
+        read_results(tmp_path, [first, second, third], ["why", "", "why not"]), "test_accuracy", "train_loss"
+    )
     assert list(runs.index) == [first.digest, second.digest, third.digest]
     assert list(runs.status) == ["failed", "finished", "failed"]
     assert (list(runs.error), list(runs.works)) == (["why", "", "why not"], [False, True, False])
@@ -248,25 +257,25 @@ def test_the_smallest_training_loss_is_chosen(tmp_path):
     spec = load_spec("cifar100-training")
     changes = {key: value for key, value in TOY.items() if key != "lr"}
     chosen = {"methods": ["Adam"], "columns": ["WRN"], "changes": changes}
-    first, second, third = plan(spec.at("mini", **chosen))[0].configs
+    first, second, third = spec.at("mini", **chosen).plan()[0].configs
     store(tmp_path, first, [0.2, 0.3, 0.6], 0.9)
     store(tmp_path, second, [0.3, 0.5, 0.7], 0.1, fit_accuracy=0.985)
     store(tmp_path, third, [0.2, 0.3, 0.4], 0.9)
-    result = reproduce(spec.at("mini", **chosen), tmp_path, engine=Nothing())
+    result = spec.at("mini", **chosen).run(tmp_path, engine=Nothing())
     (cell,) = result.cells
     assert cell.config == second
-    assert "| Adam | WRN | 0.7 | 0.5 | 0.3 | 0.3 | 98.5 |" in report(result, "").markdown, "the training accuracy, too"
+    assert "| Adam | WRN | 0.7 | 0.5 | 0.3 | 0.3 | 98.5 |" in result.page("").markdown, "the training accuracy, too"
     assert curve(cell.chosen.history.iloc[0], "train_loss") == pytest.approx([0.7, 0.5, 0.3])
     assert cell.mean == pytest.approx(0.3)
 
 
 def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
-    grid = spec.model_copy(update={"kind": "grid", "seeds": (0, 1)}).at("mini")
-    sgd, alig = plan(grid)
+    grid = as_grid(tmp_path, SPEC.replace("seeds = [0, 1, 2]", "seeds = [0, 1]")).at("mini")
+    sgd, alig = grid.plan()
     assert [(c.lr, c.seed) for c in sgd.configs] == [(lr, seed) for seed in (0, 1) for lr in (0.01, 0.1, 1.0)]
     assert (sgd.varied, alig.varied) == (("lr",), ())
-    assert estimate(grid).runs == 8
-    assert missing_runs(grid, tmp_path) == [*sgd.configs, *alig.configs]
+    assert grid.spec.size(grid) == "8 runs"
+    assert grid.missing(tmp_path) == [*sgd.configs, *alig.configs]
     tests = {0.01: (0.50, 0.70), 0.1: (0.90, 0.20), 1.0: (0.80, math.nan)}  # the best run is not in the best cell
     for config in sgd.configs:
         test = tests[config.lr][config.seed]
@@ -274,9 +283,9 @@ def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
         store(tmp_path, config, [test], test, status, fit_accuracy=test + 0.05)
     for config, test in zip(alig.configs, (0.55, 0.63), strict=True):
         store(tmp_path, config, [test], test, fit_accuracy=1.0)
-    assert missing_runs(grid, tmp_path) == []
-    result = reproduce(grid, tmp_path, engine=Nothing())
-    shown = report(result, "").markdown
+    assert grid.missing(tmp_path) == []
+    result = grid.run(tmp_path, engine=Nothing())
+    shown = result.page("").markdown
     assert "| method | settings | lr 0.01 | lr 0.1 | lr 1 |" in shown
     assert "| SGD | - | 60.0 | 55.0 | diverged |" in shown, "test accuracies, each a mean over two seeds"
     assert "| SGD | - | 65.0 | 60.0 | diverged |" in shown, "training accuracies"
@@ -288,16 +297,16 @@ def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
     assert cell.mean == pytest.approx(0.6)
 
     def number(statistic):
-        return check(claim(statistic, methods=["SGD"], at_least=0.0), "digits", result).numbers["SGD"]
+        return verdict_on(claim(statistic, methods=["SGD"], at_least=0.0), "digits", result).numbers["SGD"]
 
     assert [number(statistic) for statistic in ("best", "mean", "usable")] == pytest.approx([0.6, 3.1 / 6, 1])
 
 
 def test_changes_replace_grids(spec):
-    sgd, _ = plan(spec.at("mini", changes={"lr": 0.3, "radius": [1.0, 2.0]}))
+    sgd, _ = spec.at("mini", changes={"lr": 0.3, "radius": [1.0, 2.0]}).plan()
     assert [(c.lr, c.radius) for c in sgd.configs] == [(0.3, 1.0), (0.3, 2.0)]
     assert sgd.varied == ("radius",)
-    assert {c.seed for c in plan(spec.at("mini", changes={"seed": [4, 5]}))[0].configs} == {4}
+    assert {c.seed for c in spec.at("mini", changes={"seed": [4, 5]}).plan()[0].configs} == {4}
     with pytest.raises(ValueError, match="unknown method 'SDG'; did you mean 'SGD'"):
         spec.at("mini", methods=["SDG"])
     with pytest.raises(ValueError, match="unknown column 'digit'; did you mean 'digits'"):
@@ -318,10 +327,10 @@ def verdict(claim: Claim, values: dict[str, dict[float, float]], metric: str = "
         configs = tuple(RunConfig(lr=lr) for lr in found)
         results = [Metrics("diverged" if math.isnan(v) else "finished", [], {metric: v}) for v in found.values()]
         runs = as_table((c.digest, c, result) for c, result in zip(configs, results, strict=True))
-        runs = judged(runs, metric, metric)
+        runs = with_scores(runs, metric, metric)
         cells.append(CellResult(Cell(method, "A", configs, ("lr",)), runs, runs[runs.works][:1]))
     spec = load_spec("robustness-cifar100-ce").model_copy(update={"metric": metric})
-    return check(claim, "A", Result(spec.at("mini"), tuple(cells)))
+    return verdict_on(claim, "A", Result(spec.at("mini"), tuple(cells)))
 
 
 def claim(statistic: str, *order: str, **more) -> Claim:
@@ -364,12 +373,12 @@ def test_exactly_two_points_below_the_best_is_usable_everywhere(tmp_path, spec, 
         store(tmp_path, config, [accuracy], accuracy)
     (task,) = group(collect(tmp_path))
     assert task.usable[0].cells == 1 + usable
-    runs = judged(read_runs(tmp_path), "test_accuracy", "test_accuracy")
+    runs = with_scores(read_runs(tmp_path), "test_accuracy", "test_accuracy")
     grid = Result(
-        spec.model_copy(update={"kind": "grid"}).at("mini"),
+        as_grid(tmp_path, SPEC).at("mini"),
         (CellResult(Cell("SGD", "digits", (RunConfig(lr=0.1), RunConfig(lr=1.0)), ("lr",)), runs, runs[:1]),),
     )
-    assert f"| SGD | 77.0 | - | {50 * (0.77 + second):.1f} | {1 + usable} of 2 |" in report(grid, "").markdown
+    assert f"| SGD | 77.0 | - | {50 * (0.77 + second):.1f} | {1 + usable} of 2 |" in grid.page("").markdown
     assert ("green" in _accuracy(second, 0.77)) is bool(usable)
 
 
@@ -391,14 +400,14 @@ def test_losses_within_a_twentieth_of_the_lowest_are_usable():
 
 
 def test_claims_about_other_measurements(tmp_path, spec):
-    sgd, alig = plan(spec.at("mini"))
+    sgd, alig = spec.at("mini").plan()
     for cell, accuracies in ((sgd, (0.5, 0.6, 0.7)), (alig, (0.8, 0.9, 0.6))):
         for config in (*cell.configs, *(c.replace(seed=seed) for c in cell.configs for seed in (1, 2))):
             store(tmp_path, config, list(accuracies), 0.5)
-    result = reproduce(spec.at("mini"), tmp_path, engine=Nothing())
+    result = spec.at("mini").run(tmp_path, engine=Nothing())
 
     def numbers(**about):
-        return check(claim("value", methods=["SGD", "ALI-G"], at_least=0.75, **about), "digits", result).numbers
+        return verdict_on(claim("value", methods=["SGD", "ALI-G"], at_least=0.75, **about), "digits", result).numbers
 
     assert numbers(metric="validation_accuracy", epoch=2) == pytest.approx({"SGD": 0.6, "ALI-G": 0.9})
     assert numbers(metric="validation_accuracy") == pytest.approx({"SGD": 0.7, "ALI-G": 0.6})
@@ -407,16 +416,33 @@ def test_claims_about_other_measurements(tmp_path, spec):
         {"SGD": math.nan, "ALI-G": math.nan}, nan_ok=True
     )
     in_time = claim("value", methods=["ALI-G"], at_least=0.75, metric="validation_accuracy", epoch=1)
-    assert check(in_time, "digits", result).supported
+    assert verdict_on(in_time, "digits", result).supported
     faster = Claim(text="", order=["ALI-G", "SGD"], metric="train_loss", epoch=1)
-    assert check(faster, "digits", result).supported
+    assert verdict_on(faster, "digits", result).supported
+
+
+# A kind of one's own
+
+
+def test_a_file_more_is_a_kind_more(tmp_path, monkeypatch):
+    """As docs/add-an-experiment.md says."""
+    page = (Path(__file__).parents[3] / "docs" / "add-an-experiment.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(# kinds/spread\.py\n.*?)```", page, re.DOTALL)
+    (tmp_path / "kinds").mkdir()
+    (tmp_path / "kinds" / "spread.py").write_text(code, encoding="utf-8")
+    monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path / "kinds")])
+    (tmp_path / "small.toml").write_text(SPEC.replace('kind = "table"', 'kind = "spread"'), encoding="utf-8")
+    result = read_spec(tmp_path / "small.toml").at("mini").run(tmp_path / "runs", engine=Inline())
+    table, *_ = result.page("borat reproduce small.toml").tables
+    assert (table.head, [row[0] for row in table.rows]) == (("method", "lowest", "highest"), ["SGD", "ALI-G"])
 
 
 # Run time
 
 
 def test_run_time_of_a_small_model():
-    runtime = load_spec("runtime-cifar100").at("mini").runtime
+    study = load_spec("runtime-cifar100").at("mini")
+    runtime = study.spec.timed(study)
     small = Runtime(
         model="mlp-64",
         input_shape=(16,),
@@ -449,7 +475,8 @@ def test_list(monkeypatch):
     shown = run("--list").output
     for name in spec_names():
         assert name in shown
-    assert "estimates" in shown
+    assert "full: 100 runs; mini: 120 runs" in shown
+    assert "10 optimizers to time" in shown
 
 
 def test_one_row_by_command_and_again(tmp_path, spec):
@@ -475,15 +502,13 @@ def test_one_row_by_command_and_again(tmp_path, spec):
 def test_commands_name_the_learning_rate(tmp_path):
     """0.1 is the default of some optimizers, and one of six rates for the others."""
     lines = run("scoreboard", "--columns", "digits", "--out", str(tmp_path), "--commands").output.splitlines()
-    wanted = {
-        config.digest for config in missing_runs(load_spec("scoreboard").at("mini", columns=["digits"]), tmp_path)
-    }
+    wanted = {config.digest for config in load_spec("scoreboard").at("mini", columns=["digits"]).missing(tmp_path)}
     told = set()
     for line in lines:
         words = shlex.split(line)[2:]
         flags = dict(zip(words[::2], words[1::2], strict=True))
         values = {flag.strip("-").replace("-", "_"): text for flag, text in flags.items() if flag != "--out"}
-        told.add(RunConfig.from_mapping({key: parse_values(key, text)[0] for key, text in values.items()}).digest)
+        told.add(RunConfig(**{key: parse_values(key, text)[0] for key, text in values.items()}).digest)
     assert told == wanted
 
 
@@ -495,7 +520,7 @@ def test_commands_train_what_is_missing(tmp_path, spec):
         for line in output.splitlines():
             assert CliRunner().invoke(app, shlex.split(line)[1:]).exit_code == 0
     assert counts == [1, 2], "the further seeds follow the first"
-    result = reproduce(spec.at("mini", methods=["ALI-G"]), tmp_path / "out", engine=Nothing())
+    result = spec.at("mini", methods=["ALI-G"]).run(tmp_path / "out", engine=Nothing())
     assert result.cells[0].std is not None
 
 

@@ -14,7 +14,7 @@ def test_round_trip_through_a_mapping():
     config = RunConfig(lr=3, radius=50, epochs=2)
     assert config.lr == 3.0
     assert isinstance(config.lr, float)
-    assert RunConfig.from_mapping(config.as_dict()) == config
+    assert RunConfig(**config.as_dict()) == config
     assert config.replace(lr=0.5).lr == 0.5
 
 
@@ -61,7 +61,7 @@ def test_files_that_are_none(tmp_path):
 )
 def test_rejects(values, message):
     with pytest.raises(ValueError, match=message):
-        RunConfig.from_mapping(values)
+        RunConfig(**values)
 
 
 @pytest.mark.parametrize(

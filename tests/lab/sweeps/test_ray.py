@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -16,8 +17,8 @@ from borat.lab import sweep
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
 from borat.lab.store.lock import lock_of
-from borat.lab.store.run import Run
-from borat.lab.sweeps.engines.base import make_engine
+from borat.lab.store.run import Run, find_runs
+from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.ray import RayEngine
 from borat.lab.sweeps.sweep import run_configs
 from borat.lab.training.train import train
@@ -83,7 +84,26 @@ def test_ray_is_missing(monkeypatch):
 )
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
-        make_engine("ray", **options)
+        RayEngine(**options)
+
+
+def test_a_command_starts_ray_and_ends_it(tmp_path):
+    """In a process of its own, as a user does."""
+    words = ["sweep", "--engine", "ray", "--epochs", "1", "--train-limit", "100", "--lr", "0.1,1", "--optimizer", "sgd"]
+    environment = {**os.environ, "RAY_OVERRIDE_RESOURCES": '{"CPU": 2}', "COLUMNS": "200"}
+    environment.pop("RAY_ADDRESS", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "borat", *words, "--out", str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"2 of 2 runs are in {tmp_path}" in done.stdout
+    assert [run.metrics.status for run in find_runs(tmp_path)] == ["finished", "finished"]
+    assert not ray.is_initialized()
 
 
 # Then on the cluster

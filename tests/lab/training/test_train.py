@@ -18,6 +18,7 @@ from borat.lab.config import RunConfig
 from borat.lab.data import load
 from borat.lab.methods import METHODS
 from borat.lab.models import make_model
+from borat.lab.store.records import read_runs
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.train import Interrupted, Training, train
 from processes import ended, start_borat
@@ -80,7 +81,7 @@ def test_resumes_bit_for_bit_from_any_batch(tmp_path, uninterrupted, stop):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="resume to continue"):
-        train(SMALL, tmp_path / "run", report=report)
+        train(SMALL, tmp_path / "run", listener=report)
     assert seen == stop
     torch.rand(7)  # whatever another program does with the random numbers
     train(SMALL, tmp_path / "run")
@@ -109,7 +110,7 @@ def test_survives_kill_9(tmp_path, uninterrupted):
 def test_a_finished_run_is_not_repeated(tmp_path):
     train(SMALL, tmp_path / "run")
     batches = []
-    metrics = train(SMALL, tmp_path / "run", report=lambda *a: batches.append(a))
+    metrics = train(SMALL, tmp_path / "run", listener=lambda *a: batches.append(a))
     assert metrics.status == "finished"
     assert not batches
 
@@ -186,10 +187,30 @@ def test_precisions(tmp_path, precision):
     assert metrics.epochs[1]["train_loss"] < metrics.epochs[0]["train_loss"]
 
 
+def test_a_run_that_fails_says_so_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch, uninterrupted):
+    """Once in the second epoch: as DoG does, which refuses gradients that are not finite."""
+    forward = Training._forward
+
+    def refusing(self, batch):
+        if self.model.training and self.position.epoch == 1 and self.position.batch == 5:
+            raise ValueError("nan in the gradients")
+        return forward(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_forward", refusing)
+        with pytest.raises(ValueError, match="nan in the gradients"):
+            train(SMALL, tmp_path / "run")
+    assert (Run(tmp_path / "run").metrics.status, len(Run(tmp_path / "run").metrics.epochs)) == ("failed", 1)
+    assert list(read_runs(tmp_path).status) == ["failed"]
+    assert "1 runs (1 failed)" in CliRunner().invoke(app, ["report", str(tmp_path)]).output
+    assert train(SMALL, tmp_path / "run").status == "finished"
+    assert_same_run(Run(tmp_path / "run"), uninterrupted)
+
+
 def test_metrics_say_what_happened(uninterrupted):
     metrics = uninterrupted.metrics
     assert [epoch["epoch"] for epoch in metrics.epochs] == [0, 1, 2]
-    assert sum(sum(epoch["kinds"].values()) for epoch in metrics.epochs) == math.ceil(39 / 4)
+    assert sum(sum(epoch["kinds"].values()) for epoch in metrics.epochs) == 39 // 4
     assert metrics.result["test_accuracy"] > 0.8
 
 
@@ -227,7 +248,7 @@ def invoke(*arguments: str):
 
 def test_the_folder_of_a_run_stands_for_its_configuration(tmp_path, uninterrupted):
     with pytest.raises(Interrupted):
-        train(SMALL, tmp_path / "run", report=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        train(SMALL, tmp_path / "run", listener=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     result = invoke(str(tmp_path / "run"), "--resume")
     assert result.exit_code == 0, result.output
     assert "finished after 3 epochs" in result.output
@@ -277,7 +298,7 @@ def test_schedules_survive_interruption(tmp_path, optimizer):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        train(config, tmp_path / "run", report=report)
+        train(config, tmp_path / "run", listener=report)
     train(config, tmp_path / "run")
     assert_same_run(Run(tmp_path / "run"), Run(tmp_path / "whole"))
 
@@ -296,7 +317,6 @@ def test_step_sizes_are_recorded(tmp_path):
         (["--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
         (["--model", "wrn-41-4"], "depth"),
         (["--data", "cifr10"], "did you mean 'cifar10'?"),
-        (["--data", "least_squares"], "data must be a classification problem"),
         (["--weight-decay", "0.1"], "weight_decay does not apply to borat"),
         (["--data", "repeat_copy"], "model must be dnc for repeat_copy, got 'mlp-128-128'"),
         (["--model", "infersent"], "model must be one for images or vectors for digits"),
@@ -327,6 +347,6 @@ def test_tiny_numbers_are_zero_while_training(tmp_path):
     """They make a CPU many times slower; afterwards they are there again."""
     tiny, seen = torch.full((4,), 1e-40), []
     config = RunConfig(epochs=1, train_limit=64, bundle_size=2)
-    train(config, tmp_path / "run", report=lambda *_: seen.append(float((tiny * 1.0)[0])))
+    train(config, tmp_path / "run", listener=lambda *_: seen.append(float((tiny * 1.0)[0])))
     assert set(seen) == {0.0}
     assert float((tiny * 1.0)[0]) > 0.0

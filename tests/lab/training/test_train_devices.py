@@ -39,7 +39,7 @@ def start_on_one(folder: Path, optimizer: str) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        train(config_of(optimizer), folder, execution=Execution(accelerator="cpu", tensorboard=False), report=report)
+        train(config_of(optimizer), folder, execution=Execution(accelerator="cpu", tensorboard=False), listener=report)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_ctrl_c_while_processes_start_is_one_line(starting, tell, tmp_path):
     assert ended(starting, 60.0) == 130
     _, said = re.split(r"starting \d processes\n", (tmp_path / "said.txt").read_text())
     assert re.fullmatch(rf"stopped before the next batch; .* continues \(in {tmp_path}/\w+\)\n", said)
-    assert count_group(starting) == 0, "nor is a process left"
+    wait_until(lambda: count_group(starting) == 0)  # the last of them may still be on its way out
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")

@@ -49,7 +49,7 @@ def test_resumes_bit_for_bit(tmp_path, letters, model):
 
         folder = tmp_path / f"{stop}"
         with pytest.raises(Interrupted):
-            train(config, folder, data_dir=letters, report=report)
+            train(config, folder, data_dir=letters, listener=report)
         torch.rand(7)
         assert without_time(train(config, folder, data_dir=letters)) == without_time(whole)
         for name in ("last.pt", "best.pt"):
@@ -90,7 +90,7 @@ def test_plateaus_are_those_of_the_loss(tmp_path, letters):
 
 def test_a_run_goes_on_with_its_own_text(tmp_path, letters):
     with pytest.raises(Interrupted):
-        train(SMALL, tmp_path / "run", data_dir=letters, report=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        train(SMALL, tmp_path / "run", data_dir=letters, listener=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     other = tmp_path / "other.txt"
     text = letters.read_text(encoding="utf-8")
     other.write_text(text[::-1], encoding="utf-8")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from borat.optimizer import Constraint
+from borat._optim.base import Constraint
 
 GAMMA = 8.0
 """Of the polynomial decay, as in the DoG paper."""
@@ -89,7 +89,7 @@ class DoG(dog.DoG):  # type: ignore[misc]
             x.copy_(other)
 
     def _tensors(self) -> Iterator[Tensor]:
-        """What is averaged."""
+        """Yield the averaged tensors."""
         yield from self.param_groups[0]["params"]
         for module in self.model.modules():
             if isinstance(module, _BatchNorm):

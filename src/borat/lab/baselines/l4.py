@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from borat.checks import check_positive
+from borat._checks import check_positive
 from borat.lab.baselines.loss_based import LossBased, inner_product
 
 

@@ -1,4 +1,4 @@
-"""What the optimizers written here have in common: they look at the loss before they decide how far to go."""
+"""Base of the optimizers written here, which need the loss to choose their step size."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from borat import sharding
-from borat.checks import check_loss, check_lr, check_momentum, is_number
+from borat._checks import check_lr, check_momentum, is_number
+from borat._state import sharding
+from borat._state.store import check_loss
 
 Loss = Tensor | float
 

@@ -26,7 +26,7 @@ class _InGroup:
 
 
 class _Remembering:
-    r"""What the library leaves out: it does not save the average of the losses and the number of steps.
+    r"""Add to the library: it does not save the average of the losses and the number of steps.
 
     Nor does it tell its step size, which is found again from the averages that it keeps of the losses
     (:math:`\bar f`), of the gradients (:math:`d`) and of their products with the parameters (:math:`\gamma`):

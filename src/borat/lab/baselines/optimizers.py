@@ -10,20 +10,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from borat import sharding
+from borat._state import sharding
 from borat.constraints import L2Ball
 from borat.lab.config import RunConfig, check_method
 from borat.lab.methods import METHODS, Method
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
-    """The optimizer of a run. Where it knows no constraint, the radius is enforced after each of its steps."""
-    check_method(config)
+    """Make the optimizer of a run. If it takes no constraint, the radius is enforced after each of its steps."""
+    check_optimizer(config)
     method = METHODS[config.optimizer]
     if not method.shards and any(map(sharding.is_sharded, model.parameters())):
         raise ValueError(f"{config.optimizer} cannot train a model that is spread over processes: use ddp, not fsdp")
-    if config.weight_decay and "weight_decay" not in method.takes:
-        raise ValueError(f"weight_decay does not apply to {config.optimizer}: use radius, got {config.weight_decay}")
     params = [p for p in model.parameters() if p.requires_grad]
     ball = None if config.radius is None else L2Ball(config.radius)
     given = {
@@ -34,6 +32,15 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
         ball(params)
         optimizer.register_step_post_hook(lambda *_: ball(params))
     return optimizer
+
+
+def check_optimizer(config: RunConfig) -> None:
+    """Raise a ValueError for an optimizer that is not installed, or that cannot have this loss or this weight decay."""
+    check_method(config)
+    method = METHODS[config.optimizer]
+    if config.weight_decay and "weight_decay" not in method.takes:
+        raise ValueError(f"weight_decay does not apply to {config.optimizer}: use radius, got {config.weight_decay}")
+    _class_of(method)
 
 
 def _class_of(method: Method) -> Callable[..., Optimizer]:

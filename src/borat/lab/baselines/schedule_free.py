@@ -15,7 +15,7 @@ from borat.lab.baselines.loss_based import inner_product
 
 
 class _ThereAndBack:
-    r"""What both share: :meth:`eval` puts the model at the average, and :meth:`train` back, bit for bit."""
+    r"""Base of both: :meth:`eval` puts the model at the average, and :meth:`train` back, bit for bit."""
 
     param_groups: list[dict[str, Any]]
     state: dict[Tensor, dict[str, Tensor]]

@@ -6,7 +6,7 @@ import math
 
 from torch.optim.optimizer import ParamsT
 
-from borat.checks import check_positive, is_number
+from borat._checks import check_positive, is_number
 from borat.lab.baselines.loss_based import LossBased, inner_product, ratio
 
 

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from borat import sharding
-from borat.bundle import StepInfo
+from borat._numbers.step_info import StepInfo
+from borat._state import sharding
+from borat._state.store import Processes
 
 
 def take_step(optimizer: Optimizer, loss: Tensor) -> None:
@@ -47,12 +48,12 @@ def evaluating(optimizer: Optimizer) -> Iterator[None]:
 
 
 def last_step(optimizer: Optimizer) -> StepInfo | None:
-    """What an optimizer of this library says of its last update; None before the first, and for all others."""
+    """Return the last update of an optimizer of this library; None before the first, and for other optimizers."""
     return getattr(unwrap(optimizer), "last_step", None)
 
 
 def drops_batches(optimizer: Optimizer) -> bool:
-    """Whether it leaves a batch out whose loss is not finite, as the optimizers of this library do."""
+    """True if it drops batches whose loss is not finite, as the optimizers of this library do."""
     return hasattr(type(unwrap(optimizer)), "dropped_batches")  # of the optimizer itself, one would wait for a GPU
 
 
@@ -71,7 +72,7 @@ def step_size(optimizer: Optimizer) -> float | None:
 
 
 def _mean_over_processes(loss: Tensor) -> Tensor:
-    processes = sharding.world_size(None)
+    processes = Processes(None, reduce_loss=True).world_size
     if processes > 1:
         loss = sharding.whole(loss) / processes
         dist.all_reduce(loss)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from borat.lab.cli.common import app, console, progress_bar, show_table
+from borat.lab.cli.common import app, progress_bar, say, show_table
 from borat.lab.files import pick
 from borat.lab.timing.shapes import MODELS
 
@@ -27,17 +27,16 @@ def bench(
         raise typer.BadParameter(str(error), param_hint="MODELS") from error
     from borat.lab.timing import optimizers as measure  # slow to import, and not needed to see a mistake
     from borat.lab.timing import tables
-    from borat.lab.timing.launches import measure_launches
+    from borat.lab.timing.launches import measure_kernels, measure_launches
 
     costs: list[measure.OptimizerCost] = []
-    with progress_bar("measuring", len(names) * (rounds + measure.WARM_UP)) as (progress, task):
-        for name in names:
-            progress.update(task, description=name)
-            costs += measure.measure_optimizers(name, rounds, lambda: progress.advance(task))
-    report = tables.tables(costs, measure.measure_dual(), measure_launches())
-    for table in report:
+    for name in names:
+        with progress_bar(name) as progress:
+            costs += measure.measure_optimizers(name, rounds, progress)
+    shown = tables.tables(costs, measure.measure_dual(), measure_launches(), measure_kernels())
+    for table in shown:
         show_table(table.as_rich())
-    console.print(measure.machine(), highlight=False)
+    say(measure.machine())
     if output is not None:
-        tables.write(output, report, command=" ".join(["borat bench", *(models or []), f"--rounds {rounds}"]))
-        console.print(f"written to {output}", highlight=False)
+        tables.write(output, shown, command=" ".join(["borat bench", *(models or []), f"--rounds {rounds}"]))
+        say(f"written to {output}")

@@ -1,4 +1,4 @@
-"""What the commands share: the application, its console, progress bars, and flags made from the configuration."""
+"""Common parts of the commands: the application, its console, progress bars, and flags made from the configuration."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import errno
 import inspect
 import logging
 import os
-import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperGroup
 
 from borat.lab.config import RunConfig
+from borat.lab.strict import explain_flag
 
 DEFAULTS = {"lr": "what is advised for the optimizer"}
 """Of flags whose default depends on others."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says of a disk, a quota or a file that can take no more."""
+"""Error numbers of a full disk, an exceeded quota or a file that is too large."""
 
 UNLIMITED = 10_000
 """Columns of a file."""
@@ -36,11 +36,16 @@ notes = Console(stderr=True)
 
 
 class Commands(TyperGroup):
-    """The commands, and what is the same for all of them: warnings and news of the lab are lines."""
+    """The commands: all print warnings and log records as lines, and quote the value of a flag that is wrong."""
 
     def invoke(self, context: Any) -> Any:
         with _warnings_as_notes(), _news_as_notes():
-            return super().invoke(context)
+            try:
+                return super().invoke(context)
+            except typer.BadParameter as error:
+                if isinstance(error.__cause__, ValidationError):
+                    error.message = explain_flag(error.__cause__)
+                raise
 
 
 app = typer.Typer(
@@ -81,7 +86,7 @@ def _news_as_notes() -> Iterator[None]:
 
 
 def refusal(error: Exception) -> Exception:
-    """What a command ends with: what is wrong with its arguments or, where a disk is full, a line that says so."""
+    """Return the exception that ends a command: a usage error or, if the disk is full, an exit after a line."""
     if not isinstance(error, OSError) or error.errno not in FULL:
         return typer.BadParameter(str(error))
     where = f" for {error.filename}" if error.filename else ""
@@ -96,16 +101,26 @@ def show_table(table: Table) -> None:
 
 
 def fits(table: Table) -> bool:
-    """Whether no word of a table would have to be broken, where it is shown."""
+    """True if the terminal is wide enough for a table without broken words."""
     options = console.options.update(max_width=UNLIMITED)
     return not console.is_terminal or console.measure(table, options=options).minimum <= console.width
 
 
 @contextmanager
-def progress_bar(description: str, total: int) -> Iterator[tuple[Progress, TaskID]]:
+def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows the done and the total parts of some work. Nothing is shown before its first call."""
     columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        yield progress, progress.add_task(description, total=total)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(description)
+
+    def show(done: int, total: int) -> None:
+        bar.start()
+        bar.update(task, completed=done, total=total)
+
+    try:
+        yield show
+    finally:
+        bar.stop()
 
 
 def say(text: str) -> None:
@@ -147,18 +162,3 @@ def with_flags_of(command: Callable[..., None], *, lists: bool = False) -> Calla
     command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
     return command
-
-
-@contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: raise an interrupt, which until now has ended the process."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

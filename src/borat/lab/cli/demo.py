@@ -6,35 +6,35 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
-from borat.lab.cli.common import app, console, interrupted_by_sigterm, refusal, say, show_table
+from borat.lab.cli.common import app, console, refusal, say, show_table
 from borat.lab.cli.watch import last_line, watching
 from borat.lab.config import Execution, RunConfig
 from borat.lab.robustness import MARGIN, Trial, Usable, best_accuracy, is_usable, usable
+from borat.lab.signals import interrupted_by_sigterm
 from borat.lab.sweeps.grid import expand
 from borat.lab.sweeps.jobs import Outcome
 
 LEARNING_RATES = (0.01, 0.1, 1.0, 10.0, 100.0)
 RADII = (8.0, 16.0, 32.0)
-TASKS: Mapping[str, Mapping[str, object]] = {
+TASKS: Mapping[str, Mapping[str, Any]] = {
     "cross-entropy": {"loss": "ce"},
     "hinge loss": {"loss": "hinge"},
     "50 % wrong labels": {"label_noise": 0.5},
 }
-COMPARED: Sequence[Mapping[str, object]] = (
+COMPARED: Sequence[Mapping[str, Any]] = (
     {"optimizer": "sgd"},
     {"optimizer": "alig"},
     {"optimizer": "borat", "bundle_size": 3},
     {"optimizer": "borat", "bundle_size": 5},
 )
-FREE: Mapping[str, object] = {"optimizer": "free-borat", "bundle_size": 3}
+FREE: Mapping[str, Any] = {"optimizer": "free-borat", "bundle_size": 3}
 """Beside them, one that has no learning rate to choose."""
-BASE: Mapping[str, object] = {"data": "digits", "model": "mlp-bn-128-128", "momentum": 0.9, "batch_size": 64}
+BASE: Mapping[str, Any] = {"data": "digits", "model": "mlp-bn-128-128", "momentum": 0.9, "batch_size": 64}
 
 
 @app.command()
@@ -45,16 +45,15 @@ def demo(
 ) -> None:
     """Train on scikit-learn's digits with learning rates over four orders of magnitude, and show what works."""
     from borat.lab.report import write_report
-    from borat.lab.sweeps.engines.base import make_engine
+    from borat.lab.sweeps.engines import make_engine
     from borat.lab.sweeps.sweep import run_configs
 
     start = time.perf_counter()
     by_task = configs(epochs)
     every = [config for configs in by_task.values() for config in configs]
-    console.print(
+    say(
         f"{len(every)} small networks: {len(COMPARED)} methods at {len(LEARNING_RATES)} learning rates "
-        f"and {len(RADII)} radii, and one that needs no learning rate, for {len(by_task)} tasks",
-        highlight=False,
+        f"and {len(RADII)} radii, and one that needs no learning rate, for {len(by_task)} tasks"
     )
     try:
         with interrupted_by_sigterm(), watching(console) as watch:
@@ -73,7 +72,7 @@ def demo(
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
     if failed:
         reason = last_line(failed[0].error)
-        console.print(f"{len(failed)} of {len(every)} runs failed: {escape(reason)}", highlight=False, soft_wrap=True)
+        say(f"{len(failed)} of {len(every)} runs failed: {reason}")
         say(f"tracebacks are in {out / 'logs'}; once the cause is gone, the same command goes on")
         raise typer.Exit(1)
     of = dict(zip(every, outcomes, strict=True))
@@ -81,13 +80,11 @@ def demo(
     verdict = verdicts(found)
     for task, of_task in found.items():
         show_table(_table(task, of_task, verdict[task]))
-    console.print(_verdict(verdict), highlight=False)
-    console.print(_verdict_without_lr(found), highlight=False)
+    say(_verdict(verdict))
+    say(_verdict_without_lr(found))
     page = out / "report.html"
     write_report(out, page, title="How far can the learning rate be off? scikit-learn's digits")
-    console.print(
-        f"{time.perf_counter() - start:.0f} s; the whole picture is in {page}", highlight=False, soft_wrap=True
-    )
+    say(f"{time.perf_counter() - start:.0f} s; the whole picture is in {page}")
 
 
 def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Table:
@@ -105,10 +102,6 @@ def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Tabl
         empty = ["-"] * (len(LEARNING_RATES) + 1 - len(accuracies))
         table.add_row(row.method, *accuracies, *empty, f"{row.cells}/{row.total}")
     return table
-
-
-def _settings(row: Usable) -> str:
-    return f"{row.cells} of {row.total}"
 
 
 def _accuracy(value: float, best: float) -> str:
@@ -140,7 +133,7 @@ def _verdict_without_lr(found: Mapping[str, Sequence[Trial]]) -> str:
 
 
 def _free() -> RunConfig:
-    return RunConfig.from_mapping({**BASE, **FREE})
+    return RunConfig(**{**BASE, **FREE})
 
 
 def _free_accuracy(found: Sequence[Trial]) -> float:
@@ -151,13 +144,11 @@ def configs(epochs: int) -> dict[str, list[RunConfig]]:
     """The runs of each task: all methods at all learning rates and radii, and FreeBORAT as it comes."""
     grid = {"lr": LEARNING_RATES, "radius": RADII}
     bases = {name: {**BASE, **task, "epochs": epochs} for name, task in TASKS.items()}
-    return {
-        name: [*expand(base, grid, COMPARED), RunConfig.from_mapping({**base, **FREE})] for name, base in bases.items()
-    }
+    return {name: [*expand(base, grid, COMPARED), RunConfig(**{**base, **FREE})] for name, base in bases.items()}
 
 
 def trials(outcomes: Sequence[Outcome]) -> list[Trial]:
-    """What the verdict looks at: the test accuracy, or NaN for a run without one."""
+    """Return the test accuracy of each run, or NaN for a run without one."""
     found = []
     for outcome in outcomes:
         config = outcome.config
@@ -173,5 +164,5 @@ def best_by_rate(found: Sequence[Trial], method: str) -> list[float]:
 
 
 def verdicts(found: Mapping[str, Sequence[Trial]]) -> dict[str, list[Usable]]:
-    """What works for each method, for each task."""
+    """Return the settings that work for each method, by task."""
     return {task: usable(of_task) for task, of_task in found.items()}

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from borat.lab.cli.common import app, console, progress_bar, refusal
+from borat.lab.cli.common import app, console, progress_bar, refusal, say
 
 
 @app.command()
@@ -64,11 +64,10 @@ def _draw_rates(folder: Path, data_dir: Path | None) -> None:
     from borat.lab.theory import figures
 
     folder.mkdir(parents=True, exist_ok=True)
-    with progress_bar("measuring", figures.PANELS * (1 if data_dir is None else 2)) as (progress, task):
-        paths = figures.draw(folder, data_dir, lambda: progress.advance(task))
-    _tell(paths)
+    with progress_bar("measuring") as progress:
+        _tell(figures.draw(folder, data_dir, progress))
 
 
 def _tell(paths: list[Path]) -> None:
     for path in paths:
-        console.print(f"written to {path}", highlight=False, soft_wrap=True)
+        say(f"written to {path}")

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Flags that several commands have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+RUNS = Path("runs")
+Out = Annotated[Path, typer.Option(help="Folder of the runs, each in a folder named by its configuration.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="A folder of the data set's files, or a file of your own for csv and text; the hub without it."),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from borat.lab.cli.common import app, console, refusal
+from borat.lab.cli.common import app, console, refusal, say
 from borat.lab.files import check_folder
 
 
@@ -36,12 +36,8 @@ def report(
     for note in summary.notes:
         console.print(f"warning: {note}", style="yellow", markup=False, highlight=False)
     if static is not None:
-        _say(f"{len(summary.figures)} figures in {static}")
+        say(f"{len(summary.figures)} figures in {static}")
     for path in filter(None, (csv, latex)):
-        _say(f"table in {path}")
+        say(f"table in {path}")
     parts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
-    _say(f"{summary.runs} runs{f' ({parts})' if parts else ''}: {page}")
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    say(f"{summary.runs} runs{f' ({parts})' if parts else ''}: {page}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,27 +13,27 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from borat.lab.cli.common import (
-    app,
-    console,
-    fits,
-    interrupted_by_sigterm,
-    parse_changes,
-    refusal,
-    say,
-    show_table,
-    with_flags_of,
+from borat.lab.cli.common import app, console, fits, parse_changes, refusal, say, show_table, with_flags_of
+from borat.lab.cli.options import (
+    RUNS,
+    Address,
+    Changes,
+    CpusPerRun,
+    DataDir,
+    EngineName,
+    GpusPerRun,
+    Out,
+    Threads,
+    Workers,
 )
-from borat.lab.cli.options import Address, Changes, CpusPerRun, DataDir, EngineName, GpusPerRun, Threads, Workers
 from borat.lab.cli.watch import describe, last_line, shown, varying, watching
 from borat.lab.config import RunConfig, check_method
 from borat.lab.metrics import judged, with_unit
+from borat.lab.signals import interrupted_by_sigterm
 from borat.lab.store.run import Run
-from borat.lab.sweeps.engines.base import make_engine
+from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.grid import SweepFile, parse_values
 from borat.lab.sweeps.jobs import Outcome
-
-DONE = ("finished", "diverged")
 
 
 @app.command()
@@ -41,9 +42,7 @@ def sweep(
     spec: Annotated[
         Path | None, typer.Argument(help="A TOML or JSON file with the tables base, grid and methods.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where runs are kept, each in a folder named by its configuration.")] = Path(
-        "runs"
-    ),
+    out: Out = RUNS,
     data_dir: DataDir = None,
     changes: Changes = None,
     workers: Workers = None,
@@ -52,7 +51,6 @@ def sweep(
     address: Address = None,
     cpus_per_run: CpusPerRun = None,
     gpus_per_run: GpusPerRun = None,
-    retries: Annotated[int, typer.Option(help="How often a run whose process died is started again.")] = 2,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs: which are done, which missing.")] = (
         False
     ),
@@ -78,20 +76,19 @@ def sweep(
             address=address,
             cpus_per_run=cpus_per_run,
             gpus_per_run=gpus_per_run,
-            retries=retries,
         )
         from borat.lab.sweeps.sweep import run_configs
 
         if engine == "local" and data_dir is None:
-            _fetch([config for config in configs if _state(config, out) not in DONE])
+            _fetch([config for config in configs if not _is_done(config, out)])
         _check_own_data(configs, out, data_dir)
         with interrupted_by_sigterm(), watching(console) as watch:
             outcomes = run_configs(configs, out, data_dir=data_dir, engine=where, watch=watch)
     except (ValueError, OSError) as error:
         raise refusal(error) from error
     except KeyboardInterrupt:
-        done = sum(_state(config, out) in DONE for config in configs)
-        console.print(f"stopped with {done} of {len(configs)} runs done; the same command continues", highlight=False)
+        done = sum(_is_done(config, out) for config in configs)
+        say(f"stopped with {done} of {len(configs)} runs done; the same command continues")
         raise typer.Exit(130) from None
     _show(outcomes)
     _finish(outcomes, out)
@@ -132,18 +129,24 @@ def _check_own_data(configs: Sequence[RunConfig], out: Path, data_dir: Path | No
         if config.data in data.OWN:
             key = tuple(getattr(config, name) for name in ("data", *DATA_KEYS))
             found[key] = found.get(key) or load_data(config, data_dir)
-            if _state(config, out) in DONE:
+            if _is_done(config, out):
                 Run(out / config.digest).check_data(asdict(found[key].description))
 
 
 def _list_runs(configs: Sequence[RunConfig], out: Path) -> None:
-    states = [_state(config, out) for config in configs]
     table = Table("run", "settings", "state")
-    for config, state in zip(configs, states, strict=True):
-        table.add_row(config.digest, describe(config, varying(configs)), state)
+    for config in configs:
+        table.add_row(config.digest, describe(config, varying(configs)), _state(config, out))
     show_table(table)
-    done = sum(state in DONE for state in states)
-    console.print(f"{len(configs)} runs: {done} done, {len(configs) - done} to do", highlight=False)
+    done = sum(_is_done(config, out) for config in configs)
+    say(f"{len(configs)} runs: {done} done, {len(configs) - done} to do")
+
+
+def _is_done(config: RunConfig, out: Path) -> bool:
+    """Return True if a run is done; one that is damaged is not."""
+    with suppress(ValueError):
+        return Run(out / config.digest).metrics.is_done
+    return False
 
 
 def _state(config: RunConfig, out: Path) -> str:
@@ -170,7 +173,7 @@ def _show(outcomes: Sequence[Outcome]) -> None:
 
 
 def result_table(outcomes: Sequence[Outcome]) -> Table:
-    """What runs are judged by: the setting with the most values across, the others and the methods down."""
+    """Return the table of results: the key with the most values across, the others and the methods down."""
     configs = [outcome.config for outcome in outcomes]
     keys = varying(configs)
     across = max(keys, key=lambda key: len({getattr(config, key) for config in configs}), default=None)

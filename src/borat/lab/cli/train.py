@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from borat.lab.cli.common import app, console, interrupted_by_sigterm, notes, parse_changes, refusal, say, with_flags_of
-from borat.lab.cli.options import Changes, DataDir
+from borat.lab.cli.common import app, console, notes, parse_changes, refusal, say, with_flags_of
+from borat.lab.cli.options import RUNS, Changes, DataDir, Out
 from borat.lab.config import Execution, RunConfig, check_method
 from borat.lab.files import read_mapping
 from borat.lab.metrics import unseen
+from borat.lab.signals import interrupted_by_sigterm
 from borat.lab.store.run import Run
 
 BESIDE_TEXT = 20
@@ -30,9 +31,7 @@ def train(
         Path | None,
         typer.Argument(help="A TOML or JSON file with the keys that are flags below, or the folder of a run."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where runs are kept, each in a folder named by its configuration.")] = Path(
-        "runs"
-    ),
+    out: Out = RUNS,
     data_dir: DataDir = None,
     changes: Changes = None,
     resume: Annotated[
@@ -50,24 +49,20 @@ def train(
     console.quiet = notes.quiet = os.environ.get("LOCAL_RANK", "0") != "0"  # one of several processes speaks
     try:
         told = _single(parse_changes(changes)) | {k: v for k, v in flags.items() if v is not None}
-        settings, folder = _settings(config, out, told)
-        check_method(settings)
+        run_config, folder = _find_run(config, out, told)
+        check_method(run_config)
         if resume and not Run(folder).exists():
             raise ValueError(f"there is no run to resume in {folder}")
         execution = Execution(
-            devices=devices,
-            strategy=strategy,
-            accelerator=accelerator,
-            compile=compile_model,
-            tensorboard=tensorboard,
+            devices=devices, strategy=strategy, accelerator=accelerator, compile=compile_model, tensorboard=tensorboard
         )
         from borat.lab.training.train import Interrupted  # slow to import, and not needed to see a mistake
         from borat.lab.training.train import train as run_training
 
         _tell_of_processes(execution)
         try:
-            with interrupted_by_sigterm(), _training_bar(settings) as report:
-                metrics = run_training(settings, folder, data_dir=data_dir, execution=execution, report=report)
+            with interrupted_by_sigterm(), _training_bar(run_config) as show:
+                metrics = run_training(run_config, folder, data_dir=data_dir, execution=execution, listener=show)
         except Interrupted as interruption:
             say(f"{interruption} (in {folder})")
             raise typer.Exit(130) from interruption
@@ -77,7 +72,7 @@ def train(
     except (ValueError, OSError, ImportError) as error:
         raise refusal(error) from error
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in unseen(metrics.result).items())
-    console.print(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}", highlight=False, soft_wrap=True)
+    say(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}")
     say(f"kept in {folder}")
 
 
@@ -95,22 +90,21 @@ def _tell_of_processes(execution: Execution) -> None:
         notes.print(f"starting {devices} processes", highlight=False)
 
 
-def _single(changes: dict[str, list[Any]]) -> dict[str, object]:
+def _single(changes: dict[str, list[Any]]) -> dict[str, Any]:
     for key, values in changes.items():
         if len(values) > 1:
             raise ValueError(f"--set takes one value of {key} for a run, got {len(values)}; borat sweep takes several")
     return {key: value for key, (value,) in changes.items()}
 
 
-def _settings(path: Path | None, out: Path, flags: dict[str, object]) -> tuple[RunConfig, Path]:
-    """The configuration of a run and its folder; the folder of a run stands for its configuration."""
+def _find_run(path: Path | None, out: Path, flags: dict[str, Any]) -> tuple[RunConfig, Path]:
+    """Return the configuration of a run and its folder, from a file of keys or from the folder of a run."""
     if path is not None and path.is_dir():
         if not Run(path).exists():
             raise ValueError(f"{path} holds no run: there is no config.json in it")
-        settings = Run(path).config.replace(**flags)
-        return settings, path
-    settings = RunConfig.from_mapping({**(read_mapping(path) if path else {}), **flags})
-    return settings, out / settings.digest
+        return Run(path).config.replace(**flags), path
+    config = RunConfig(**{**(read_mapping(path) if path else {}), **flags})
+    return config, out / config.digest
 
 
 @contextmanager
@@ -124,7 +118,7 @@ def _training_bar(config: RunConfig) -> Iterator[Callable[[Any, Any, int], None]
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"epoch 1 of {config.epochs}", total=None)
 
-        def report(position: Any, tally: Any, batches: int) -> None:
+        def show(position: Any, tally: Any, batches: int) -> None:
             means = tally.means()
             kind = max(tally.kinds, key=tally.kinds.get, default="")
             accuracy, perplexity = f"accuracy {100 * means['accuracy']:.1f} %", f"perplexity {means['perplexity']:.2f}"
@@ -135,7 +129,7 @@ def _training_bar(config: RunConfig) -> Iterator[Callable[[Any, Any, int], None]
             done = position.epoch * batches + position.batch
             progress.update(task, completed=done, total=batches * config.epochs, description=text)
 
-        yield report
+        yield show
 
 
 def _fitting(parts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: a live table on a terminal, a line for each run elsewhere."""
+"""Display of a running sweep: a live table on a terminal, a line for each run elsewhere."""
 
 from __future__ import annotations
 
@@ -23,8 +23,16 @@ NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
 def watching(console: Console) -> Iterator[Watch]:
     """Show the progress of training runs."""
     if console.is_terminal:
-        with Live(console=console, auto_refresh=False, transient=True) as live:
-            yield lambda progress: live.update(live_table(progress), refresh=True)
+        live = Live(console=console, auto_refresh=False, transient=True)
+
+        def show(progress: SweepProgress) -> None:
+            live.start()
+            live.update(live_table(progress), refresh=True)
+
+        try:
+            yield show
+        finally:
+            live.stop()
         return
     told: set[Path] = set()
 
@@ -57,7 +65,7 @@ def live_table(progress: SweepProgress) -> Table:
             ProgressBar(total=sum(point.job.size for point in points), completed=sum(point.done for point in points)),
             f"{sum(point.outcome is not None for point in points)}/{len(points)}",
             with_unit(*leader) if leader else "",
-            "\n".join(f"{settings(point.config, show)}: {_position(point)}" for point in running),
+            "\n".join(f"{choices(point.config, show)}: {_position(point)}" for point in running),
         )
     return table
 
@@ -73,10 +81,10 @@ def describe(config: RunConfig, show: Sequence[str]) -> str:
     >>> describe(RunConfig(optimizer="sgd", lr=1.0), ["lr", "radius"])
     'SGD, lr 1, radius none'
     """
-    return f"{config.method}, {settings(config, show)}" if show else config.method
+    return f"{config.method}, {choices(config, show)}" if show else config.method
 
 
-def settings(config: RunConfig, show: Sequence[str]) -> str:
+def choices(config: RunConfig, show: Sequence[str]) -> str:
     return ", ".join(f"{key} {shown(getattr(config, key))}" for key in show)
 
 
@@ -85,7 +93,7 @@ def shown(value: Any) -> str:
 
 
 def ending(point: JobProgress) -> str:
-    """How a run ended, in a few words."""
+    """Return the end of a run in a few words."""
     if point.outcome is None:
         return "not ended"
     if point.outcome.error:

@@ -21,7 +21,7 @@ Tensors = dict[str, Tensor]
 
 
 def cached(folder: Path, name: str, identity: Any, make: Callable[[], Tensors]) -> Tensors:
-    """What ``make`` returns, from ``folder`` if it was kept there for the same ``identity`` before.
+    """Return the tensors of ``make``, from ``folder`` if they are cached there for the same ``identity``.
 
     ``identity`` holds the path, size and time of change of the source files: a changed file is read again. Without
     one nothing is kept. A damaged file of the cache is made again, and a folder that cannot be written is no error.

@@ -19,6 +19,9 @@ from borat.lab.data.task import Batch, Description, Plan, Task
 WINDOW = 64
 """Characters that a model sees at once, unless told otherwise."""
 
+NO_LABEL = -100
+"""Label that PyTorch's losses ignore."""
+
 HELD_OUT = 10
 """A tenth of the text is for validation, another for the test."""
 
@@ -31,16 +34,17 @@ class CharacterSplit:
     window: int
 
     def __len__(self) -> int:
+        """Number of whole windows."""
         return (len(self.tokens) - 1) // self.window
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
-        """Windows one after the other, and for each character the next one.
+        """Yield windows one after the other, and for each character the next one.
 
         A shuffled epoch begins anywhere in the text, which is taken for a ring, so that in each epoch the windows are
-        cut elsewhere. In both cases no character is predicted twice. The place and the order depend only on the seed
-        and the epoch.
+        cut elsewhere. The place and the order depend only on the seed and the epoch. Without shuffling, every character
+        but the first is predicted once: the last window is filled up, with labels of ``NO_LABEL`` after the end.
         """
-        first, order = 0, torch.arange(len(self))
+        first, order = 0, torch.arange(-(-(len(self.tokens) - 1) // self.window))
         if plan.shuffle:
             source = generator(Purpose.ORDER, plan.seed, plan.epoch)
             first = int(torch.randint(len(self.tokens), (), generator=source))
@@ -50,9 +54,11 @@ class CharacterSplit:
         for number, chosen in enumerate(torch.split(order, plan.batch_size)):
             share = plan.share(len(chosen))
             if number >= plan.start and len(share):
-                places = (first + self.window * chosen[share, None] + steps) % len(self.tokens)
-                characters = self.tokens[places.to(self.tokens.device)].to(device).long()
-                yield Batch((characters[:, :-1],), characters[:, 1:])
+                places = first + self.window * chosen[share, None] + steps
+                inside = torch.ones_like(places, dtype=torch.bool) if plan.shuffle else places < len(self.tokens)
+                characters = self.tokens[(places % len(self.tokens)).to(self.tokens.device)].to(device).long()
+                labels = torch.where(inside.to(device), characters, NO_LABEL)
+                yield Batch((characters[:, :-1],), labels[:, 1:])
 
     def to(self, device: torch.device | str) -> CharacterSplit:
         return CharacterSplit(self.tokens.to(device), self.window)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from borat.lab.data.errors import CorruptFileError, DataError, LabelError, SchemaError
-from borat.lab.data.noise import any_class, limit, switch_labels
 from borat.lab.data.options import Options
 from borat.lab.data.own import checksum, find_classes, find_path, number_labels, share_out
-from borat.lab.data.task import Description, Task, VectorSplit
+from borat.lab.data.splits import limit
+from borat.lab.data.task import Task, vector_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,24 +45,14 @@ def load_csv(options: Options) -> Task:
     classes = find_classes(names, f"{path}: column {column!r}")
     labels = number_labels(names, classes, lambda row: f"{path}, line {table.index[row]}")
     rows = share_out(labels, classes, (), options, path)
-    rows["train"] = limit(rows["train"], options.train_limit)
-    noisy, switched = switch_labels(labels[rows["train"]], options.label_noise, any_class(len(classes)), options.seed)
-    scaled = _standardise(features, rows["train"])
-    splits = {
-        name: VectorSplit(scaled[chosen], noisy if name == "train" else labels[chosen]) for name, chosen in rows.items()
-    }
-    description = Description(
-        "csv",
-        len(classes),
-        (features.shape[1],),
-        sizes={name: len(split) for name, split in splits.items()},
-        label_noise=options.label_noise,
-        switched_labels=switched,
+    scaled = _standardise(features, limit(rows["train"], options.train_limit))
+    return vector_task(
+        *("csv", scaled, labels, rows, options),
+        classes=len(classes),
+        sources=(str(path),),
         checksum=checksum(features, labels),
-        sources=dict.fromkeys(splits, (str(path),)),
         notes=(f"classes in the order of their numbers: {', '.join(map(str, classes))}",),
     )
-    return Task(description, splits, options.seed)
 
 
 def _read(path: Path) -> pd.DataFrame:

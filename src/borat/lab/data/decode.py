@@ -15,7 +15,7 @@ from borat.lab.data.errors import CorruptFileError, LabelError, SchemaError
 from borat.lab.data.source import ArrowTable, Source
 
 IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""What PIL raises for bytes that are no complete image, or one of more pixels than it takes."""
+"""Errors of PIL for bytes that are no complete image, or an image that is too large."""
 
 
 def decode_split(

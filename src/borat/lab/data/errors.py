@@ -1,4 +1,4 @@
-"""What can be wrong with data. Every message names the file, the column where there is one, and what was expected."""
+"""Errors of data. Every message names the file, the column if there is one, and what was expected."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ from borat.lab.data.task import Task
 logger = logging.getLogger(__name__)
 
 SPLITS = {"train": ("train",), "validation": ("valid", "val", "dev"), "test": ("test",)}
-"""What the names of a split's folder or files begin with."""
+"""First letters of the folder or files of each split."""
 
 NOBODYS = ("thumbs.db", "desktop.ini", "__macosx")
-"""What systems leave in folders, beside names that begin with a dot."""
+"""Files that systems leave in folders, beside names that begin with a dot."""
 
 WANTED = "a folder that holds a folder of images for each class, or parquet files"
 
@@ -194,7 +194,7 @@ def _open_parquet(files: list[Path], options: Options) -> ImageFiles:
     labels: list[Any] = []
     places: list[str] = []
     for path in files:
-        kinds.setdefault(_check_columns(path, image, label), path)
+        kinds.setdefault(_label_kind(path, image, label), path)
         found = list(_read_column(path, label))
         if None in found:
             raise LabelError(f"{path}: column {label!r}, row {found.index(None)} has no label")
@@ -225,8 +225,8 @@ def _read_column(path: Path, name: str) -> Iterator[Any]:
         raise CorruptFileError(f"{path}: column {name!r} is damaged: {reason}") from error
 
 
-def _check_columns(path: Path, image: str, label: str) -> str:
-    """What the labels are, whole numbers or text, if all is as it should be."""
+def _label_kind(path: Path, image: str, label: str) -> str:
+    """Return what the labels are, whole numbers or text; raise for a column that cannot be used."""
     types = library("pyarrow").types
     try:
         schema = library("pyarrow.parquet").read_schema(path)

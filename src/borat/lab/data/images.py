@@ -12,9 +12,10 @@ from borat.lab.data.augment import Augmentation, channel_statistics
 from borat.lab.data.cache import cached
 from borat.lab.data.decode import decode_split
 from borat.lab.data.errors import DataError, SchemaError
-from borat.lab.data.noise import any_class, families_of, hold_out, limit, switch_labels
+from borat.lab.data.noise import any_class, families_of, switch_labels
 from borat.lab.data.options import Options
 from borat.lab.data.source import Hub, open_split
+from borat.lab.data.splits import hold_out, limit
 from borat.lab.data.task import Description, ImageSplit, Task
 
 FLIPS_AND_CROPS = Augmentation(padding=4, flips=True)
@@ -24,7 +25,7 @@ NAME_COLUMNS = "say with image_column and label_column which ones to read"
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Where an image data set is, what it holds and how the paper uses it.
+    """An image data set: its place on the hub, its contents and how the paper uses it.
 
     ``held_out`` training examples make the validation set; with None the data set has one of its own, and the labels
     of its test set are not public. ``extra`` says that a split ``extra`` joins the training set.

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from borat.lab.data.cache import cached
 from borat.lab.data.errors import CorruptFileError, LabelError, MissingDataError
-from borat.lab.data.noise import any_class, hold_out, limit, switch_labels
+from borat.lab.data.noise import any_class, switch_labels
 from borat.lab.data.options import Options
 from borat.lab.data.source import identify
+from borat.lab.data.splits import hold_out, limit
 from borat.lab.data.task import Description, Task, VectorSplit
 
 SUFFIXES = ("", ".txt", ".bz2", ".txt.bz2", ".gz")

@@ -1,17 +1,12 @@
-"""Label noise and the choice of examples: what is done to a training set before anyone sees it."""
+"""Label noise: labels switched at random, among all classes or within super-classes."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from borat.lab.data.errors import DataError, LabelError
+from borat.lab.data.errors import LabelError
 from borat.lab.data.randomness import Purpose, generator
-
-SPLIT_SEED = 1234
-"""One for all runs: runs with different seeds have to be compared on the same validation set."""
 
 
 def switch_labels(labels: Tensor, probability: float, families: Tensor, seed: int) -> tuple[Tensor, int]:
@@ -55,19 +50,3 @@ def families_of(fine: Tensor, coarse: Tensor, num_classes: int, where: str) -> T
         raise LabelError(f"{where}: class {int(fine[row])} appears with more than one super-class")
     families[families < 0] = int(coarse.max()) + 1  # classes that no example has
     return families
-
-
-def hold_out(count: int, held: int, where: str | Path, what: str = "validation_size") -> tuple[Tensor, Tensor]:
-    """Split ``count`` examples at random into those that remain and ``held`` ones, always in the same way."""
-    if held >= count:
-        raise DataError(f"{what}={held} must be smaller than the {count} training examples in {where}")
-    order = torch.randperm(count, generator=generator(Purpose.HOLD_OUT, SPLIT_SEED))
-    return order[held:].sort().values, order[:held].sort().values
-
-
-def limit(indices: Tensor, most: int | None) -> Tensor:
-    """At most ``most`` of the examples, chosen at random but always the same; a smaller choice is part of a larger."""
-    if most is None or most >= len(indices):
-        return indices
-    order = torch.randperm(len(indices), generator=generator(Purpose.SUBSET, SPLIT_SEED))
-    return indices[order[:most].sort().values]

@@ -1,4 +1,4 @@
-"""What loaders of a user's own data share: classes by name, and examples of each in every split."""
+"""Common parts of loaders of a user's own data: classes by name, with examples of each in every split."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from borat.lab.data.errors import DataError, LabelError, MissingDataError
-from borat.lab.data.noise import SPLIT_SEED, hold_out
 from borat.lab.data.options import Options
-from borat.lab.data.randomness import Purpose, generator
+from borat.lab.data.splits import hold_out, hold_out_of_each
 
 SHARES = {"test": 1 / 5, "validation": 1 / 10}
 """Of the training examples that are left, for splits that have no files of their own; in this order."""
@@ -23,7 +22,7 @@ SHOWN = 10
 
 
 def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool) -> Path:
-    """What the user has given as ``data_dir``, if it is a folder or a file as it should be."""
+    """Return ``data_dir`` if it is a folder, or a file, as it should be."""
     if data_dir is None:
         raise MissingDataError(f"{name} is a user's own data: give data_dir, {wanted}")
     if not data_dir.exists():
@@ -55,7 +54,7 @@ def number_labels(labels: Sequence[Any], classes: Sequence[Any], place: Callable
 def share_out(
     labels: Tensor, classes: Sequence[Any], has: Collection[str], options: Options, where: str | Path
 ) -> dict[str, Tensor]:
-    """Which of the training examples to train on, and which to hold out for the splits that there are no files of."""
+    """Split the training examples into those to train on and those to hold out for splits without files."""
     missing = [name for name in SHARES if name not in has]
     counts = torch.bincount(labels, minlength=len(classes)).tolist()
     for name, count in zip(classes, counts, strict=True):
@@ -72,20 +71,6 @@ def share_out(
             kept, held = hold_out_of_each(labels[rest], SHARES[name])
         rows[name], rest = rest[held], rest[kept]
     return {"train": rest, **dict(reversed(rows.items()))}
-
-
-def hold_out_of_each(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Split examples at random into those that remain and a share of each class, at least one; always in the same way.
-
-    >>> [part.tolist() for part in hold_out_of_each(torch.tensor([0, 1, 1, 0]), 0.1)]
-    [[1, 3], [0, 2]]
-    """
-    order = torch.randperm(len(labels), generator=generator(Purpose.HOLD_OUT, SPLIT_SEED))
-    is_held = torch.zeros(len(labels), dtype=torch.bool)
-    for number in torch.unique(labels):
-        members = order[labels[order] == number]
-        is_held[members[: max(1, round(share * len(members)))]] = True
-    return (~is_held).nonzero().flatten(), is_held.nonzero().flatten()
 
 
 def checksum(*tensors: Tensor) -> str:

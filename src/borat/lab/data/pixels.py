@@ -29,7 +29,7 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What brings an image upright, by the number of its orientation in EXIF."""
+"""Transpositions that turn an image upright, by its orientation in EXIF."""
 
 
 def read_pixels(content: bytes | None, place: str, size: int | None) -> Any:

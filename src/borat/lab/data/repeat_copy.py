@@ -7,12 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from borat.checks import check_count
+from borat._checks import check_count
 from borat.lab.data.errors import DataError
-from borat.lab.data.noise import limit
 from borat.lab.data.options import Options
 from borat.lab.data.randomness import Purpose, generator
-from borat.lab.data.task import Description, Task, VectorSplit
+from borat.lab.data.task import Task, vector_task
 
 EXAMPLES = 4096
 BITS = 4
@@ -22,26 +21,17 @@ def load_repeat_copy(options: Options) -> Task:
     """Sequences drawn from the seed; labels are the bits of the answer, and -1 where nothing is asked."""
     if options.label_noise:
         raise DataError("label_noise switches classes, but repeat_copy has sequences of bits; use label_noise=0")
-    train = options.examples or EXAMPLES
-    held = options.validation_size or max(train // 8, 1)
-    drawn = repeat_copy(train + 2 * held, bits=BITS, generator=generator(Purpose.SYNTHETIC, options.seed))
+    held = options.validation_size or EXAMPLES // 8
+    drawn = repeat_copy(EXAMPLES + 2 * held, bits=BITS, generator=generator(Purpose.SYNTHETIC, options.seed))
     labels = torch.where(drawn.mask.unsqueeze(2) > 0, drawn.targets, -1.0)
-    rows = torch.arange(len(labels))
-    chosen = {
-        "train": limit(rows[2 * held :], options.train_limit),
-        "validation": rows[:held],
-        "test": rows[held : 2 * held],
-    }
-    splits = {name: VectorSplit(drawn.inputs[picked], labels[picked]) for name, picked in chosen.items()}
-    description = Description(
-        "repeat_copy",
-        labels.shape[2],
-        (drawn.inputs.shape[2],),
-        sizes={name: len(split) for name, split in splits.items()},
+    validation, test, rest = torch.arange(len(labels)).tensor_split([held, 2 * held])
+    return vector_task(
+        *("repeat_copy", drawn.inputs, labels, {"train": rest, "validation": validation, "test": test}, options),
+        classes=0,
+        num_classes=labels.shape[2],
         sequences=True,
-        sources=dict.fromkeys(splits, (f"made from seed {options.seed}",)),
+        sources=(f"made from seed {options.seed}",),
     )
-    return Task(description, splits, options.seed)
 
 
 class RepeatCopy(NamedTuple):

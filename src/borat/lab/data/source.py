@@ -22,7 +22,7 @@ ROWS = 1000
 """Rows read at once."""
 
 PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})")
-"""How the hub numbers the files of a split."""
+"""Numbers of the parts of a split in the hub's file names."""
 
 ArrowTable = Any
 """A pyarrow.Table; pyarrow has no type stubs."""
@@ -30,7 +30,7 @@ ArrowTable = Any
 
 @dataclass(frozen=True)
 class Hub:
-    """Where a data set is on the hub, and the hub's names of its splits where they differ from ours."""
+    """Place of a data set on the hub, and the hub's names of its splits if they differ from ours."""
 
     id: str
     config: str | None = None

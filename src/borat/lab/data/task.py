@@ -1,4 +1,4 @@
-"""What every loader returns: splits held in memory, their description, and batches of them."""
+"""Tasks, which every loader returns: splits, their description, and batches of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from borat.checks import check_count
+from borat._checks import check_count
 from borat.lab.data.augment import Augmentation, normalise
+from borat.lab.data.noise import any_class, switch_labels
+from borat.lab.data.options import Options
 from borat.lab.data.randomness import Purpose, generator
+from borat.lab.data.splits import limit
 
 
 class Batch(NamedTuple):
-    """What the model is called with, ``model(*inputs)``, and what it should answer."""
+    """Inputs of the model, ``model(*inputs)``, and the labels."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor
@@ -25,7 +28,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Which batches to make of a split."""
+    """Choice of the batches of a split."""
 
     batch_size: int
     seed: int = 0
@@ -142,7 +145,7 @@ class VectorSplit(MemorySplit):
 
 @dataclass(frozen=True)
 class Description:
-    """What was loaded. ``dataclasses.asdict`` of it can be written as JSON.
+    """Description of the loaded data. ``dataclasses.asdict`` of it can be written as JSON.
 
     ``mean`` and ``std`` are those of the training split's channels, for pixels between 0 and 1. ``num_classes`` is 0
     where the labels are real numbers; with ``sequences`` it is the number of bits in a step. ``switched_labels`` counts
@@ -235,9 +238,50 @@ class Task:
         return self.splits[name]
 
     def num_batches(self, split: str, batch_size: int) -> int:
-        """How many batches an epoch has."""
+        """Return the number of batches in an epoch."""
         return -(-len(self.split(split)) // batch_size)
 
     def to(self, device: torch.device | str) -> Task:
         """The same task with the tensors of its splits on ``device``, which spares a copy for each batch."""
         return dataclasses.replace(self, splits={name: split.to(device) for name, split in self.splits.items()})
+
+
+def vector_task(
+    name: str,
+    features: Tensor,
+    labels: Tensor,
+    rows: Mapping[str, Tensor],
+    options: Options,
+    *,
+    classes: int,
+    sources: tuple[str, ...],
+    **about: Any,
+) -> Task:
+    """Return a task of feature vectors: the rows of each split, the training rows limited and their labels noisy.
+
+    Args:
+        name: of the data set.
+        features: of all examples, one row each.
+        labels: of all examples.
+        rows: the examples of the splits train, validation and test.
+        options: how many training examples to keep, and how much label noise to add.
+        classes: 0 for labels that are no classes, which have no noise.
+        sources: where the data are from.
+        **about: further keys of the :class:`Description`.
+    """
+    rows = {**rows, "train": limit(rows["train"], options.train_limit)}
+    answers = {split: labels[chosen] for split, chosen in rows.items()}
+    switched = 0
+    if classes:
+        noisy = switch_labels(answers["train"], options.label_noise, any_class(classes), options.seed)
+        answers["train"], switched = noisy
+    splits = {split: VectorSplit(features[chosen], answers[split]) for split, chosen in rows.items()}
+    description = Description(
+        name,
+        **{"num_classes": classes, "input_shape": (features.shape[-1],), **about},
+        sizes={split: len(chosen) for split, chosen in rows.items()},
+        label_noise=options.label_noise,
+        switched_labels=switched,
+        sources=dict.fromkeys(splits, sources),
+    )
+    return Task(description, splits, options.seed)

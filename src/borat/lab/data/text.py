@@ -15,9 +15,10 @@ from torch import Tensor
 from borat.lab.data.decode import read_labels
 from borat.lab.data.errors import DataError, SchemaError
 from borat.lab.data.glove import embedding_matrix, read_vectors
-from borat.lab.data.noise import any_class, hold_out, limit, switch_labels
+from borat.lab.data.noise import any_class, switch_labels
 from borat.lab.data.options import Options
 from borat.lab.data.source import ArrowTable, Hub, Source, open_split
+from borat.lab.data.splits import hold_out, limit
 from borat.lab.data.task import Description, MemorySplit, Task
 
 HUB = Hub("stanfordnlp/snli")

@@ -1,11 +1,10 @@
-"""What the optimizer does to one weight: every batch of a few updates, for each setting of the page's sliders.
+"""Frames of an optimizer on one weight: every batch of a few updates, for each setting of the page's sliders.
 
 The numbers come from :class:`borat.BORAT` and :class:`borat.FreeBORAT` themselves.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from borat.free import FreeBORAT
-from borat.optimizer import BORAT
+from borat import BORAT, FreeBORAT
 
 SIZES = (2, 3, 4, 5)
 CALLS = 8
-"""How many batches of BORAT are shown."""
-FREE_CALLS = 16
+"""Number of batches of BORAT that are shown."""
+FREE_CALLS = 48
 """And of FreeBORAT, whose first steps are short."""
 
 
@@ -149,7 +147,7 @@ class FreeFrame:
         slope: its derivative.
         alpha: the weights of the newest pieces, oldest first, the target's last.
         target: the height that the step aims at.
-        gap: the height of the newest piece above the bound, at the centre.
+        height: the value of the newest piece at the centre.
         width: the cap of the step over the metric, as lr is BORAT's; 0 without a step.
         centre: ``z`` before the step.
         goal: ``z`` after it: the minimiser of the proximal model.
@@ -163,7 +161,7 @@ class FreeFrame:
     slope: float
     alpha: tuple[float, ...]
     target: float
-    gap: float
+    height: float
     width: float
     centre: float
     goal: float
@@ -179,7 +177,8 @@ def trajectory(example: Example, lr: float, size: int, start: float, calls: int 
     for call in range(calls):
         sample, position, point = call % len(example.samples), optimizer.bundle_position, w.item()
         loss, slope = _batch(optimizer, w, example.samples[sample])
-        alpha = tuple(optimizer.state_dict()["param_groups"][0]["bundle"]["alpha"][: position + 2])
+        *weights, bound = optimizer.state_dict()["param_groups"][0]["bundle"]["alpha"]
+        alpha = (*weights[: position + 1], bound)
         kind = optimizer.last_step.kind if optimizer.last_step and optimizer.bundle_position == 0 else ""
         frames.append(Frame(sample, point, loss, slope, alpha, w.item(), kind))
     return frames
@@ -189,7 +188,7 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
     """The first batches of FreeBORAT with a bundle of ``size`` and its defaults."""
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = FreeBORAT([w], size)
-    beta, beta2 = optimizer.param_groups[0]["betas"]
+    beta, _ = optimizer.param_groups[0]["betas"]
     frames = []
     for call in range(calls):
         sample, point = call % len(example.samples), w.item()
@@ -200,9 +199,9 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
         assert step.target is not None
         assert isinstance(step.step_size, float)
         average = goal + (w.item() - goal) / beta  # eval()'s, which for this many optimizers would take a minute
-        metric = optimizer.state[w]["rms"].item() / math.sqrt(1.0 - beta2 ** (call + 1)) + optimizer.defaults["eps"]
+        metric = optimizer.state[w]["rms"].item() + optimizer.defaults["eps"]
         width = step.step_size / (1.0 - step.alpha[-1]) / metric if step.step_size else 0.0
-        model = (step.alpha, step.target, step.gap, width)
+        model = (step.alpha, step.target, step.offsets[-2], width)
         frames.append(FreeFrame(sample, point, loss, slope, *model, centre, goal, average, w.item()))
     return frames
 

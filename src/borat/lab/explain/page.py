@@ -89,7 +89,7 @@ def _row(frame: Frame) -> list[float | str]:
 
 def _free_row(frame: FreeFrame) -> list[float]:
     """Without the points before the step: they are those after the one before."""
-    model = (frame.loss, frame.slope, frame.target, frame.gap, frame.width)
+    model = (frame.loss, frame.slope, frame.target, frame.height, frame.width)
     numbers = (*model, frame.goal, frame.average, frame.next_point)
     return [frame.sample, *(_short(number) for number in (*numbers, *frame.alpha))]
 

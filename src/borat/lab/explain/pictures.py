@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from borat.free import FreeBORAT
+from borat import FreeBORAT
 from borat.lab.baselines import make_schedule
 from borat.lab.config import RunConfig
 from borat.lab.explain.frames import EXAMPLES, Frame, FreeFrame, free_trajectory, trajectory
@@ -31,6 +31,7 @@ def draw(folder: Path) -> list[Path]:
     figures = {
         "learning-rate-schedules": draw_schedules(),
         "bundle": draw_bundle(),
+        "gap": draw_gap(),
         "non-convex-example": draw_non_convex_example(),
         "free-borat": draw_free(),
     }
@@ -125,6 +126,31 @@ def draw_free() -> Figure:
     return figure
 
 
+def draw_gap() -> Figure:
+    """A loss that falls like f* + C / sqrt(k), and its average so far: as far above it as there is left to win."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    k = torch.arange(1, 401, dtype=torch.float64)
+    floor, loss = 1.0, 1.0 + 2.0 / k.sqrt()
+    average = loss.cumsum(0) / k
+    axes.plot(k, average, color=BLUE, lw=1.8, label="average of the losses so far")
+    axes.plot(k, loss, color="black", lw=1.8, label="loss")
+    axes.axhline(floor, color=GREY, ls=(0, (1, 2)), lw=1.4, label="lowest loss $f_*$, unknown")
+    for at in (50, 150, 300):
+        axes.annotate(
+            "",
+            (at, average[at - 1].item()),
+            (at, loss[at - 1].item()),
+            arrowprops={"arrowstyle": "<->", "color": GREEN},
+        )
+        axes.annotate("", (at, loss[at - 1].item()), (at, floor), arrowprops={"arrowstyle": "<->", "color": VERMILION})
+    axes.text(156, (average[149] + loss[149]).item() / 2, "won: measured", color=GREEN, va="center", fontsize=9)
+    axes.text(156, (loss[149].item() + floor) / 2, "left to win: as much", color=VERMILION, va="center", fontsize=9)
+    axes.set(xlabel="batch $k$", ylabel="loss", ylim=(0.9, 2.2), xlim=(0, 400))
+    axes.legend(frameon=False, loc="upper right", fontsize=9)
+    return figure
+
+
 def _draw_three_points(axes: Axes) -> None:
     A, b = regression()
     z, x, y = three_points(A, b, torch.tensor([-2.6, 2.0], dtype=torch.float64))
@@ -141,26 +167,25 @@ def _draw_three_points(axes: Axes) -> None:
 
 
 def _draw_target(axes: Axes) -> None:
-    example, batch = EXAMPLES[1], 7
+    example, batch = EXAMPLES[1], 31
     frames = free_trajectory(example, 3, -3.0, calls=batch)
     pieces, newest = frames[-2:], frames[-1]
-    w = torch.linspace(-2.7, 0.7, 400, dtype=torch.float64)
+    w = torch.linspace(-2.9, 0.7, 400, dtype=torch.float64)
     axes.plot(w, example.samples[0](w), color="black", lw=1.2, label="loss")
     for piece, colour, name in zip(pieces, (BLUE, VERMILION), ("older", "newest"), strict=True):
         axes.plot(w, line(piece, w), color=colour, lw=1.4, ls=(0, (5, 3)), label=f"{name} piece")
         axes.plot(piece.point, piece.loss, "o", color=colour, ms=6, zorder=3)
     axes.axhline(newest.target, color=PURPLE, ls=(0, (6, 2, 1, 2)), lw=1.6, label="target $T$")
-    axes.axhline(0, color=GREY, ls=(0, (1, 2)), lw=1.4, label="lower bound $B$")
-    near = w[w < -0.1]  # below the legend
+    near = w[free_model(pieces, w) < 1.9]  # below the legend
     axes.plot(near, free_model(pieces, near), color=GREEN, lw=2.2, label="model and proximal term")
     lowest = free_model(pieces, torch.tensor(newest.goal, dtype=torch.float64)).item()
     axes.plot(newest.goal, lowest, "D", color=GREEN, ms=7, zorder=3)
     places = {newest.point: "$y$", newest.centre: "$z$", newest.goal: "new $z$"}
-    for place, height in zip(places, (newest.loss, newest.gap, lowest), strict=True):
+    for place, height in zip(places, (newest.loss, newest.height, lowest), strict=True):
         axes.plot([place, place], [-0.2, height], color=GREY, lw=0.8, zorder=0)
     axes.set_xticks(list(places), list(places.values()))
     axes.get_xticklabels()[-1].set_horizontalalignment("left")  # clear of its neighbour
-    axes.set(ylabel="loss", xlim=(-2.7, 0.7), ylim=(-0.2, 3.1))
+    axes.set(ylabel="loss", xlim=(-2.9, 0.7), ylim=(-0.2, 3.1))
     axes.set_title(f"one weight, batch {batch}", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper right", fontsize=9)
 

@@ -44,15 +44,14 @@ function tellBorat(frame) {
 }
 
 function tellFree(frame) {
-  const { pieces, batch, gap, floor, centre, goals, before } = frame, used = active(frame);
+  const { pieces, batch, height, floor, centre, goals, before } = frame, used = active(frame);
   const newest = pieces[pieces.length - 1], headline = `FreeBORAT with N = ${frame.size}, batch ${batch}`;
   const parts = [`Line ${batch} was measured at y = ${number(newest.point)}.`];
   if (used.length === 1 && used[0] === "the target") {
-    parts.push("The loss there is at or below the bound, or flat: nothing is left to gain, so z stays.");
+    parts.push("The loss is flat there, so z stays.");
   } else {
-    parts.push(`At the centre z = ${number(centre)} its height is ${number(gap)}. The target is ${number(floor)}: ` +
-      `lower by ${number(100 * (gap - floor) / newest.loss, 0)} % of the loss at y, a share that becomes 50 % over the first ` +
-      "batches, and more while z is ahead of y.");
+    parts.push(`At the centre z = ${number(centre)} its height is ${number(height)}. The target is lower, at ${number(floor)}: ` +
+      "by half of the gap that is measured from what was won so far, and by less in the first batches.");
     parts.push(used.length > 1 ? `The lowest point of the model is where ${list(used)} meet: z jumps there, to ${number(goals.z)}.`
       : `All weight is on ${used[0]}: z goes as far as the cap allows, to ${number(goals.z)}.`);
   }

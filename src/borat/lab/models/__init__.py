@@ -99,7 +99,8 @@ def make_model(
     """
     family, numbers = parse_name(name)
     allowed = family.options()
-    if check_dropout(dropout) > 0.0 and "dropout" not in allowed:
+    check_dropout(dropout)
+    if dropout > 0.0 and "dropout" not in allowed:
         raise ValueError(f"the model {name!r} has no dropout, got dropout={dropout!r}")
     for option in options:
         pick(f"option of the model {name!r}", option, allowed)

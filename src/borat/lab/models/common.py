@@ -1,4 +1,4 @@
-"""What several families share: checks of their arguments, convolutions, and what comes after the last of them."""
+"""Parts of several families: checks of arguments, convolutions, and the classifier."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.checks import check_count, is_number
+from borat._checks import check_count, is_number
 
 SMALLEST_IMAGE = 4
 """Pixels a side: most of the networks halve an image twice."""
 
 
-def check_images(input_shape: Sequence[int]) -> tuple[int, int, int]:
-    """The channels, height and width of an image."""
+def image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Return the channels, height and width of an image."""
     if len(input_shape) != 3:
         raise ValueError(f"input_shape must be (channels, height, width), got {tuple(input_shape)!r}")
     channels, height, width = input_shape
     check_count("input_shape's channels", channels)
     if min(height, width) < SMALLEST_IMAGE:
         raise ValueError(
-            f"input_shape must have a height and width of at least {SMALLEST_IMAGE}, got {tuple(input_shape)!r}"
+            f"images must have at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, got {height} x {width}; "
+            f"image_size scales them, such as image_size={8 * SMALLEST_IMAGE}"
         )
     return channels, height, width
 
 
-def check_dropout(dropout: Any) -> float:
+def check_dropout(dropout: Any) -> None:
     if not is_number(dropout) or not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout must be a number in [0, 1), got {dropout!r}")
-    return float(dropout)
 
 
 def blocks_per_stage(depth: int, name: str) -> int:
-    """How many blocks of two convolutions make up each of the three stages of a network that is ``depth`` deep.
+    """Return the number of blocks of two convolutions in each of the three stages of a network of this depth.
 
     The other four layers are the first convolution and the three shortcuts of a wide residual network, or the first
     convolution, the two transitions and the classifier of a DenseNet.

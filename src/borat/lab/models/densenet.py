@@ -8,15 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.checks import check_count
-from borat.lab.models.common import (
-    PreActivationNetwork,
-    blocks_per_stage,
-    check_dropout,
-    check_images,
-    conv1x1,
-    conv3x3,
-)
+from borat._checks import check_count
+from borat.lab.models.common import PreActivationNetwork, blocks_per_stage, check_dropout, conv1x1, conv3x3, image_shape
 
 BOTTLENECK = 4
 """Channels of the 1x1 convolution, in units of the growth rate."""
@@ -47,7 +40,7 @@ class DenseNet(PreActivationNetwork):
         check_count("classes", classes)
         check_dropout(dropout)
         channels = 2 * growth
-        stem = conv3x3(check_images(input_shape)[0], channels)
+        stem = conv3x3(image_shape(input_shape)[0], channels)
         parts: list[nn.Module] = []
         for block in range(3):
             if block > 0:

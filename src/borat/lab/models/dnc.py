@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.checks import check_count
+from borat._checks import check_count
 
 NORM_EPSILON = 1e-6
 """Added to squared norms, so that an empty slot has a cosine of zero and a bounded gradient."""
 
 
 class Memory(NamedTuple):
-    """What the memory holds between two steps; the first dimension of each tensor is the batch."""
+    """State of the memory between two steps; the first dimension of each tensor is the batch."""
 
     contents: Tensor
     """M, of shape (batch, N, W)."""
@@ -37,7 +37,7 @@ class Memory(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """What the controller asks of the memory: the parts of the interface vector, each within its bounds."""
+    """Request of the controller to the memory: the parts of the interface vector, each within its bounds."""
 
     read_keys: Tensor
     read_strengths: Tensor

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.checks import check_count
+from borat._checks import check_count
 from borat.lab.models.common import check_dropout
 
 HEAD = 32
@@ -36,7 +36,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         check_dropout(dropout)
-        window = check_window(input_shape)
+        window = window_size(input_shape)
         for name, value in (("layers", layers), ("width", width), ("classes", classes)):
             check_count(name, value)
         self.characters = nn.Embedding(classes, width)
@@ -99,7 +99,7 @@ class CausalAttention(nn.Module):
         return projected
 
 
-def check_window(input_shape: Sequence[int]) -> int:
+def window_size(input_shape: Sequence[int]) -> int:
     if len(input_shape) != 1:
         raise ValueError(f"input_shape must be (characters in a window,), got {tuple(input_shape)!r}")
     check_count("input_shape's characters", input_shape[0])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from borat.checks import check_count, check_flag
+from borat._checks import check_count, check_flag
 from borat.lab.models.common import check_dropout
 
 

@@ -7,8 +7,8 @@ from math import prod
 
 from torch import Tensor, nn
 
-from borat.checks import check_count, check_flag
-from borat.lab.models.common import check_dropout, check_images
+from borat._checks import check_count, check_flag
+from borat.lab.models.common import check_dropout, image_shape
 
 
 class LogisticRegression(nn.Module):
@@ -42,12 +42,7 @@ class MLP(nn.Module):
     """
 
     def __init__(
-        self,
-        *widths: int,
-        input_shape: Sequence[int],
-        classes: int,
-        dropout: float = 0.0,
-        batch_norm: bool = False,
+        self, *widths: int, input_shape: Sequence[int], classes: int, dropout: float = 0.0, batch_norm: bool = False
     ) -> None:
         super().__init__()
         check_dropout(dropout)
@@ -91,7 +86,7 @@ class CNN(nn.Module):
         super().__init__()
         check_dropout(dropout)
         check_count("hidden", hidden)
-        previous, height, width = check_images(input_shape)
+        previous, height, width = image_shape(input_shape)
         layers: list[nn.Module] = []
         for out in channels:
             check_count("channels", out)

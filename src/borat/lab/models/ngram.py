@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.checks import check_count
+from borat._checks import check_count
 from borat.lab.models.common import check_dropout
-from borat.lab.models.gpt import check_window
+from borat.lab.models.gpt import window_size
 
 EMBEDDING = 16
 """Numbers that stand for a character."""
@@ -31,7 +31,7 @@ class NGram(nn.Module):
     ) -> None:
         super().__init__()
         check_dropout(dropout)
-        check_window(input_shape)
+        window_size(input_shape)
         for name, value in (("context", context), ("width", width), ("classes", classes)):
             check_count(name, value)
         self.context = context

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.checks import check_count
-from borat.lab.models.common import check_images, conv1x1, conv3x3, initialise
+from borat._checks import check_count
+from borat.lab.models.common import conv1x1, conv3x3, image_shape, initialise
 
 
 class ResNet18(nn.Module):
@@ -24,7 +24,7 @@ class ResNet18(nn.Module):
         check_count("classes", classes)
         channels = 64
         self.stem = nn.Sequential(
-            nn.Conv2d(check_images(input_shape)[0], channels, 7, stride=2, padding=3, bias=False),
+            nn.Conv2d(image_shape(input_shape)[0], channels, 7, stride=2, padding=3, bias=False),
             nn.BatchNorm2d(channels),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2, padding=1),

@@ -7,15 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.checks import check_count
-from borat.lab.models.common import (
-    PreActivationNetwork,
-    blocks_per_stage,
-    check_dropout,
-    check_images,
-    conv1x1,
-    conv3x3,
-)
+from borat._checks import check_count
+from borat.lab.models.common import PreActivationNetwork, blocks_per_stage, check_dropout, conv1x1, conv3x3, image_shape
 
 
 class WideResNet(PreActivationNetwork):
@@ -40,7 +33,7 @@ class WideResNet(PreActivationNetwork):
         check_count("classes", classes)
         check_dropout(dropout)
         channels = 16
-        stem = conv3x3(check_images(input_shape)[0], channels)
+        stem = conv3x3(image_shape(input_shape)[0], channels)
         stages: list[nn.Module] = []
         for stage, out in enumerate((16 * width, 32 * width, 64 * width)):
             for block in range(blocks):

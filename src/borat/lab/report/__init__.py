@@ -13,22 +13,23 @@ from borat.lab.files import write_text
 from borat.lab.report.export import write_csv, write_latex
 from borat.lab.report.page import render
 from borat.lab.report.tasks import TaskReport, group
-from borat.lab.store.records import STATUSES, Collection, collect
+from borat.lab.store.records import Collection, collect
+from borat.lab.store.run import STATUSES
 
 __all__ = ["Summary", "write_report"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a report was made from."""
+    """Summary of the runs in a report."""
 
     output: Path
     counts: dict[str, int]
-    """How many runs have finished, have diverged and are running."""
+    """Number of runs with each status."""
     data: tuple[str, ...]
     tasks: int
     notes: tuple[str, ...]
-    """What could not be read, and why."""
+    """Files that could not be read, and why."""
     figures: tuple[Path, ...] = ()
 
     @property

@@ -25,7 +25,7 @@ SPECIAL = {
 }
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""How a formula begins."""
+"""First characters of a formula."""
 
 
 def write_csv(runs: pd.DataFrame, path: Path) -> None:

@@ -85,7 +85,7 @@ def _task(task: TaskReport) -> dict[str, Any]:
 
 def _cell(task: TaskReport, setting: Setting, lr: float, second: float | None) -> dict[str, Any]:
     is_best = setting is task.best[setting.method]
-    about = {"diverged": setting.diverged, "best": is_best, "label": label(setting)}
+    about = {"lost": setting.lost, "status": setting.status, "best": is_best, "label": label(setting)}
     return {"lr": lr, "second": second, **_mean(setting.result), **about}
 
 
@@ -97,7 +97,8 @@ def _setting(setting: Setting, task: TaskReport) -> dict[str, Any]:
         "radius": setting.config.radius,
         "label": label(setting),
         "seeds": len(setting.runs),
-        "diverged": setting.diverged,
+        "lost": setting.lost,
+        "status": setting.status,
         "best": setting is task.best[setting.method],
         "curves": {
             "train_loss": _curve(setting.curve("train_loss")),

@@ -10,7 +10,8 @@ import pandas as pd
 
 from borat.lab.config import RunConfig
 from borat.lab.report.tasks import METHOD_KEYS, RESULT_COLUMN, Mean, Setting, TaskReport, short_names
-from borat.lab.store.records import RESULTS, STATUSES
+from borat.lab.store.records import RESULTS
+from borat.lab.store.run import LOST, STATUSES
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ def _results(tasks: Sequence[TaskReport]) -> list[Column]:
 
 
 def setting_row(task: str, setting: Setting) -> dict[str, Any]:
-    """The means over the seeds of one setting; a diverged seed is counted, not averaged."""
+    """The means over the seeds of one setting; a seed that diverged or failed is counted, not averaged."""
     runs = setting.runs
-    kept = runs[runs.status != "diverged"]
+    kept = runs[~runs.status.isin(LOST)]
     measured = ("train_loss", "validation_accuracy", "validation_loss", *RESULTS, "seconds")
     several = len(runs) > 1
     return {

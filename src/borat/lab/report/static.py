@@ -84,7 +84,7 @@ def draw_heatmaps(task: TaskReport) -> Figure:
     size = (0.6 + columns * (0.5 + 0.5 * len(grid.lrs)), rows * (0.9 + 0.36 * len(grid.seconds)))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    values = [s.result.mean for cells in grid.cells.values() for s in cells.values() if s.result and not s.diverged]
+    values = [s.result.mean for cells in grid.cells.values() for s in cells.values() if s.result and not s.lost]
     norm = Normalize(min(values, default=0.0), max(values, default=1.0) + 1e-9)
     colours = BLUES.reversed() if lower_is_better(task.metric) else BLUES
     for axes, method in zip(panels.flat, grid.cells, strict=False):
@@ -109,7 +109,7 @@ def _draw_heatmap(axes: Any, method: str, task: TaskReport, norm: Normalize, col
     for (lr, second), setting in grid.cells[method].items():
         x, y = grid.lrs.index(lr), grid.seconds.index(second)
         corner = (x - 0.48, y - 0.48)
-        if setting.diverged:
+        if setting.lost:
             axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor="white", edgecolor="#a33c00", hatch="////", lw=0.6))
             axes.text(x, y, "×", ha="center", va="center", size=12, weight="bold")  # noqa: RUF001
         elif setting.result:
@@ -134,16 +134,16 @@ def _axis_title(metric: str) -> str:
 
 
 def draw_lines(task: TaskReport, styles: dict[str, Style]) -> Figure:
-    """The result over the learning rate; crosses mark where a method diverged, at the worse end."""
+    """The result over the learning rate; crosses at the worse end mark runs that diverged or failed."""
     lower = lower_is_better(task.metric)
     edge = max((s.outcome for s in task.settings if not math.isnan(s.outcome)), default=0.0) if lower else 0.0
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes: Any = figure.subplots()
     for method, cells in task.grid.cells.items():
         style = styles[method]
-        finished = [(lr, s.result) for (lr, _), s in cells.items() if s.result and not s.diverged]
+        finished = [(lr, s.result) for (lr, _), s in cells.items() if s.result and not s.lost]
         finished.sort(key=lambda pair: pair[0])
-        lost = [lr for (lr, _), setting in cells.items() if setting.diverged]
+        lost = [lr for (lr, _), setting in cells.items() if setting.lost]
         look = {"color": style.light, "marker": SHAPES[style.marker], "ls": LINES[style.dash], "ms": 5}
         means, errors = _in_units(task.metric, (result for _, result in finished))
         axes.errorbar([lr for lr, _ in finished], means, errors, label=method, **look)
@@ -156,7 +156,7 @@ def draw_lines(task: TaskReport, styles: dict[str, Style]) -> Figure:
 
 
 def draw_dots(task: TaskReport, styles: dict[str, Style]) -> Figure:
-    """A row for each method: the best setting on validation filled, the others open, crosses for diverged ones."""
+    """A row for each method: the best setting on validation filled, the others open, crosses for lost ones."""
     grid = task.grid
     figure = Figure(figsize=(5, 0.9 + 0.24 * len(grid.cells)), layout="constrained")
     axes: Any = figure.subplots()
@@ -165,7 +165,7 @@ def draw_dots(task: TaskReport, styles: dict[str, Style]) -> Figure:
     for row, (method, cells) in enumerate(grid.cells.items()):
         colour, marker = styles[method].light, SHAPES[styles[method].marker]
         for setting in cells.values():
-            if setting.diverged:
+            if setting.lost:
                 axes.plot([edge], [row], "x", color=colour, ms=6, mew=1.5)
             elif setting.result:
                 fill = colour if setting is task.best[method] else "none"
@@ -242,7 +242,7 @@ def _draw_curve(axes: Any, setting: Setting, key: str, style: Style, factor: flo
     if any(spreads):
         low, high = zip(*((m - s, m + s) for m, s in zip(means, spreads, strict=True)), strict=True)
         axes.fill_between(epochs, low, high, color=style.light, alpha=0.18, lw=0)
-    if setting.diverged and known:
+    if setting.lost and known:
         axes.plot(epochs[-1:], means[-1:], "x", color=style.light, ms=9, mew=2)
 
 

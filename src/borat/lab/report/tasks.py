@@ -13,19 +13,20 @@ from typing import Any
 
 import pandas as pd
 
-from borat.lab.config import RunConfig
+from borat.lab.config import OF_TASKS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
 from borat.lab.metrics import METRICS, best, judge
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
 from borat.lab.store.experiment import Experiment
 from borat.lab.store.records import RESULTS, Collection, best_setting, configs_of, number
+from borat.lab.store.run import LOST
 
 METHOD_KEYS = ("optimizer", "bundle_size", "schedule", "lr", "momentum", "weight_decay", "radius")
-"""What a method may choose. All other keys but the seed make up the task."""
+"""Keys that a method may choose. All others but the seed make up the task."""
 
 LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge": "smooth hinge", "top5": "top-5 loss"}
 RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
-"""Where the table of runs has what a task is judged by."""
+"""Columns of the table of runs, by measure."""
 MANY_METHODS = 6
 """Beyond as many, lines over the learning rate cannot be told apart."""
 
@@ -55,20 +56,21 @@ class Setting:
     runs: pd.DataFrame
     """In the order of their seeds."""
     measure: str = "accuracy"
-    """What they are judged by, or the loss."""
+    """The measure that judges them: accuracy or loss."""
 
     @property
     def method(self) -> str:
         return self.config.method
 
     @property
-    def diverged(self) -> int:
-        return int((self.runs.status == "diverged").sum())
+    def lost(self) -> int:
+        """Number of seeds that diverged or failed."""
+        return int(self.runs.status.isin(LOST).sum())
 
     @property
     def status(self) -> str:
-        """Diverged if any seed did; running if none has ended yet."""
-        return next(status for status in ("diverged", "finished", "running") if (self.runs.status == status).any())
+        """Diverged or failed if any seed did; running if none has ended yet."""
+        return next(status for status in (*LOST, "finished", "running") if (self.runs.status == status).any())
 
     @cached_property
     def result(self) -> Mean | None:
@@ -77,11 +79,11 @@ class Setting:
 
     @property
     def outcome(self) -> float:
-        """The mean result, or NaN if a seed diverged or none has finished."""
-        return self.result.mean if self.result and not self.diverged else math.nan
+        """Mean result, or NaN if a seed was lost or none has finished."""
+        return self.result.mean if self.result and not self.lost else math.nan
 
     def score(self, metric: str) -> float:
-        """How far it is by a measurement; NaN where there is none."""
+        """Return the mean of a metric so far, or NaN without one."""
         return float(self.runs[metric].mean()) if metric in self.runs else math.nan
 
     def curve(self, key: str) -> list[Mean | None]:
@@ -92,7 +94,7 @@ class Setting:
 
     @cached_property
     def kinds(self) -> list[Counter[str]]:
-        """How many updates were of each kind, epoch by epoch, over all seeds."""
+        """Number of updates of each kind, by epoch, over all seeds."""
         counts = [Counter[str]() for _ in range(max(map(len, self.runs.history), default=0))]
         for history in self.runs.history:
             for total, epoch in zip(counts, history, strict=False):
@@ -113,7 +115,7 @@ class AccuracyGrid:
 
     @property
     def form(self) -> str:
-        """How to draw it: as heatmaps, as lines over the learning rate, or as one row of dots for each method."""
+        """Form of the figure: heatmaps, lines over the learning rate, or one row of dots for each method."""
         if self.second is not None:
             return "heatmaps"
         return "lines" if len(self.lrs) > 1 and len(self.cells) <= MANY_METHODS else "dots"
@@ -124,14 +126,14 @@ class TaskReport:
     """Settings that may be compared: they solve the same problem with the same budget."""
 
     parts: tuple[str, ...]
-    """What it consists of, in words: data, model, loss, budget and whatever else is not as usual."""
+    """Its parts in words: data, model, loss, budget and other keys that are not at their default."""
     settings: tuple[Setting, ...]
     select_on: str = "validation_accuracy"
     """The measurement by which the best setting is chosen."""
 
     @property
     def measure(self) -> str:
-        """What it is judged by: accuracy or loss."""
+        """The measure that judges it: accuracy or loss."""
         return self.settings[0].measure
 
     @property
@@ -149,7 +151,7 @@ class TaskReport:
 
     @property
     def metric(self) -> str:
-        """What it is judged by, and on which split."""
+        """The measure that judges it, and its split."""
         finished = self.runs[self.runs.status == "finished"]
         key = f"test_{self.measure}"
         on_test = finished[key].notna() if key in finished else pd.Series(dtype=bool)
@@ -217,7 +219,7 @@ def group(found: Collection) -> list[TaskReport]:
 
 
 def _measure(runs: pd.DataFrame) -> str:
-    """What runs are judged by; by their accuracy, while nothing is measured yet."""
+    """Return the measure that judges runs; accuracy before the first measurement."""
     measured = [name for name in METRICS if name in runs and runs[name].notna().any()]
     return judge(measured) if measured else "accuracy"
 
@@ -233,7 +235,7 @@ def _place_in_table(config: RunConfig) -> tuple[Any, ...]:
 
 
 def choose(settings: Sequence[Setting], select_on: str) -> Setting:
-    """The best one; one that is running or diverged only where no other has finished."""
+    """The best one; one that is running or lost only if no other has finished."""
     chosen = best_setting({place: setting.runs for place, setting in enumerate(settings)}, select_on)
     if chosen is not None:
         return settings[chosen]
@@ -249,6 +251,11 @@ def short_names(tasks: Sequence[TaskReport]) -> list[str]:
 def describe(config: RunConfig) -> tuple[str, ...]:
     """The parts of the task of a run."""
     usual = RunConfig()
+    if config.task is not None:
+        return (
+            config.task,
+            *(f"{key} {value:g}" for key in OF_TASKS[1:] if (value := getattr(config, key)) is not None),
+        )
     parts = [config.data, config.model, LOSS_NAMES.get(config.loss, config.loss)]
     if config.label_noise:
         parts.append(f"label noise {config.label_noise:g}")

@@ -1,4 +1,4 @@
-"""Whether results support what the paper says of its own."""
+"""Verdicts on the paper's claims: whether our results support them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from borat.lab.metrics import lower_is_better
-from borat.lab.reproduce.run import CellResult, Result
 from borat.lab.reproduce.spec import Claim
 from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
+from borat.lab.store.experiment import CheckedClaim
 from borat.lab.store.records import curve
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from borat.lab.reproduce.run import CellResult, Result
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim beside the numbers it is about, in one column."""
+    """A claim in one column, with the numbers it is about."""
 
     claim: Claim
     column: str
@@ -34,19 +38,26 @@ class Verdict:
     def word(self) -> str:
         return {True: "supported", False: "not supported", None: "not checked"}[self.supported]
 
+    @property
+    def record(self) -> CheckedClaim:
+        numbers = {name: number if math.isfinite(number) else None for name, number in self.numbers.items()}
+        return CheckedClaim(
+            text=self.claim.text, column=self.column, verdict=self.word, numbers=numbers, metric=self.metric
+        )
 
-def check_claims(result: Result) -> list[Verdict]:
-    """Each claim in each of its columns; at the mini scale without those that are about the paper's own scale."""
+
+def verdicts(claims: Sequence[Claim], result: Result) -> list[Verdict]:
+    """Check each claim in each of its columns, but for claims about the other scale."""
     return [
-        check(claim, column, result)
-        for claim in result.spec.claims
+        verdict_on(claim, column, result)
+        for claim in claims
         if claim.scale in ("", result.study.scale)
         for column in result.columns
         if not claim.columns or column in claim.columns
     ]
 
 
-def check(claim: Claim, column: str, result: Result) -> Verdict:
+def verdict_on(claim: Claim, column: str, result: Result) -> Verdict:
     cells = {c.cell.method: c for c in result.cells if c.cell.column == column}
     lower = lower_is_better(claim.metric or result.spec.metric)
     metric = "" if claim.statistic == "usable" else claim.metric or result.spec.metric
@@ -123,7 +134,7 @@ def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
 
 
 def is_near_best(settings: pd.DataFrame, metric: str, cells: Sequence[CellResult]) -> pd.Series:
-    """Which of the settings are usable: near the best of all methods in the column."""
+    """Return the settings that are usable: near the best of all methods in the column."""
 
     def accuracies(settings: pd.DataFrame) -> pd.Series:
         values = settings.value.where(settings.works)

@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
 from borat.lab.figures import SCALE
-from borat.lab.reproduce.scoreboard import Board, Scores
+from borat.lab.reproduce.board import Board, Scores
 
 COLOURS = LinearSegmentedColormap.from_list("ratios", SCALE["light"][::-1])
 WORST = 4.0

@@ -1,10 +1,10 @@
-"""From an experiment to its numbers: runs, and the choice on validation.
+"""Training runs of an experiment, and the choice of the best on validation.
 
-How the best is chosen: all configurations of a method are trained with the first seed. The one with the best
-``select_on`` after its last epoch is chosen, and trained with the further seeds; its ``metric`` after the last epoch,
-as a mean over the seeds, is the result. Runs that diverged are never chosen. A scoreboard also trains the configuration
-with the learning rate that the method's authors advise with all seeds. The authors' code tests the weights of
-the best epoch instead of the last. In a grid, all configurations are trained with all seeds, and means are compared.
+All configurations of a method are trained with the first seed. The one with the best ``select_on`` after its last epoch
+is chosen, and trained with the further seeds; its ``metric`` after the last epoch, as a mean over the seeds, is the
+result. Runs that diverged are never chosen. A scoreboard also trains the configuration with the learning rate that the
+method's authors advise with all seeds. The authors' code tests the weights of the best epoch instead of the last. In a
+grid, all configurations are trained with all seeds, and means are compared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import pandas as pd
 
@@ -21,18 +22,16 @@ from borat.lab import data
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS
-from borat.lab.reproduce.plan import Cell, plan
-from borat.lab.reproduce.spec import Spec, Study
+from borat.lab.reproduce.columns import ColumnsSpec
+from borat.lab.reproduce.spec import Cell, Means, Study, StudyResult
 from borat.lab.store.records import as_table, best_setting, read_runs
 from borat.lab.store.run import Metrics, Run
-from borat.lab.sweeps.engines.base import Engine
-from borat.lab.sweeps.progress import Watch
 from borat.lab.sweeps.sweep import run_configs
 
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """What a cell came to, as tables of :func:`borat.lab.read_runs` with four columns more.
+    """Runs of a cell, as tables of :func:`borat.lab.read_runs` with four columns more.
 
     These are ``value``, what the table shows; ``score``, what the choice looks at; ``works``, whether the run finished
     and has both; and ``error``, the traceback of a run whose status is failed. Runs are called by their digests.
@@ -77,21 +76,20 @@ class CellResult:
 
 
 @dataclass(frozen=True)
-class Result:
-    """An experiment at one scale."""
+class Result(StudyResult):
+    """The training runs of an experiment at one scale."""
 
-    study: Study
     cells: tuple[CellResult, ...]
     seconds: float = 0.0
     """From the call to its end; runs that were done before cost nothing."""
     classes: Mapping[str, int] = field(default_factory=dict)
     """Of the data of each column."""
     found: int = 0
-    """So many of the runs were in the folder already, done or begun."""
+    """Number of runs that were in the folder already, done or begun."""
 
     @property
-    def spec(self) -> Spec:
-        return self.study.spec
+    def spec(self) -> ColumnsSpec:
+        return cast(ColumnsSpec, self.study.spec)
 
     def cell(self, method: str, column: str) -> CellResult | None:
         found = (c for c in self.cells if (c.cell.method, c.cell.column) == (method, column))
@@ -113,23 +111,16 @@ class Result:
         return every[~every.index.duplicated()]
 
 
-def reproduce(
-    study: Study,
-    folder: Path,
-    *,
-    data_dir: Path | None = None,
-    engine: Engine | None = None,
-    watch: Watch | None = None,
-) -> Result:
+def reproduce(spec: ColumnsSpec, study: Study, folder: Path, means: Means) -> Result:
     """Train what an experiment needs, each run in ``folder/<digest>``; what is done is not done again."""
     start = time.perf_counter()
-    spec, others, cells = study.spec, study.further_seeds, plan(study)
-    classes = check_data(cells, data_dir)
+    others, cells = spec.further_seeds(study), spec.plan(study)
+    classes = load_all_data(cells, means.data_dir)
     earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
     def run(configs: Sequence[RunConfig]) -> pd.DataFrame:
         unique = list(dict.fromkeys(configs))
-        outcomes = run_configs(unique, folder, data_dir=data_dir, engine=engine, watch=watch)
+        outcomes = run_configs(unique, folder, data_dir=means.data_dir, engine=means.engine, watch=means.watch)
         return read_results(folder, unique, [outcome.error for outcome in outcomes])
 
     runs = run([config for cell in cells for config in cell.configs])
@@ -153,7 +144,7 @@ def _defaults(cell: Cell) -> list[RunConfig]:
 
 
 def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None) -> pd.DataFrame:
-    """What runs measured; ``errors`` has the tracebacks of those that failed."""
+    """Return the measurements of runs; ``errors`` has the tracebacks of those that failed."""
     told = dict(zip((config.digest for config in configs), errors or [""] * len(configs), strict=True))
     kept = read_runs(folder, [name for name, error in told.items() if not error])
     failed = as_table((config.digest, config, Metrics("failed")) for config in configs if told[config.digest])
@@ -161,8 +152,8 @@ def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[st
     return runs.loc[list(told)].assign(error=list(told.values()))
 
 
-def judged(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
-    """The table with the columns ``value``, ``score`` and ``works``."""
+def with_scores(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
+    """Return the table with the columns ``value``, ``score`` and ``works``."""
     for name in (metric, select_on):
         if name not in runs and not (runs.status == "failed").all():
             pick("measurement", name, [known for known in METRICS if known in runs])
@@ -171,14 +162,14 @@ def judged(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
     return runs.assign(works=(runs.status == "finished") & runs.value.notna() & runs.score.notna())
 
 
-def _rows(spec: Spec, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+def _rows(spec: ColumnsSpec, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
     """These runs, as the cell's column looks at them."""
     rows = runs.loc[[config.digest for config in configs]]
-    return judged(rows, spec.metric_in(cell.column), spec.select_on_in(cell.column))
+    return with_scores(rows, spec.metric_in(cell.column), spec.select_on_in(cell.column))
 
 
 def _setting(config: RunConfig) -> str:
-    """What runs that differ in nothing but their seed have in common."""
+    """Return a name that runs share if they differ in nothing but their seed."""
     return config.replace(seed=0).digest
 
 
@@ -193,26 +184,26 @@ def _over_seeds(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFram
     return first.assign(**means, status=status, works=seeds.works.all())
 
 
-def missing_runs(study: Study, folder: Path) -> list[RunConfig]:
-    """What is still to be trained; what the further seeds are needed for is known when all other runs are done."""
-    cells = plan(study)
-    configs = [config for cell in cells for config in cell.configs]
-    if missing := [config for config in dict.fromkeys(configs) if not _is_done(folder, config)]:
+def missing_runs(spec: ColumnsSpec, study: Study, folder: Path) -> list[RunConfig]:
+    """Return the runs still to train. Those with further seeds are known once all others are done."""
+    cells = spec.plan(study)
+    configs = list(dict.fromkeys(config for cell in cells for config in cell.configs))
+    if missing := [config for config in configs if not _is_done(folder, config)]:
         return missing
-    runs = read_results(folder, list(dict.fromkeys(configs)))
-    repeated = dict.fromkeys(c for cell in cells for c in (*choose(study.spec, cell, runs), *_defaults(cell)))
-    seeds = study.further_seeds
+    runs = read_results(folder, configs)
+    repeated = dict.fromkeys(c for cell in cells for c in (*choose(spec, cell, runs), *_defaults(cell)))
+    seeds = spec.further_seeds(study)
     return [c for config in repeated for seed in seeds if not _is_done(folder, c := config.replace(seed=seed))]
 
 
 def _is_done(folder: Path, config: RunConfig) -> bool:
-    return Run(folder / config.digest).metrics.status != "running"
+    return Run(folder / config.digest).metrics.is_done
 
 
-def check_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
-    """Load each data set once: what is missing is said before anything is trained, and decoded images are kept.
+def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
+    """Load each data set once and return the number of classes in each column.
 
-    Returns the number of classes in each column.
+    Missing data raise before anything is trained, and decoded images are in the cache for the runs.
     """
     keys = ("data", "train_split", "glove", "image_size", "image_column", "label_column", "window")
     sets = {cell.column: tuple(getattr(c, key) for key in keys) for cell in cells for c in cell.configs}
@@ -223,7 +214,7 @@ def check_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
     return {column: classes[key] for column, key in sets.items()}
 
 
-def choose(spec: Spec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
+def choose(spec: ColumnsSpec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
     """The best configuration, if any works; in a grid with each seed."""
     seeds = _rows(spec, cell, runs, cell.configs).groupby(pd.Index(map(_setting, cell.configs)), sort=False)
     working = {str(setting): found for setting, found in seeds if found.works.all()}

@@ -1,49 +1,39 @@
-"""What an experiment is: methods and columns, configurations at both scales, the paper's numbers and claims.
+"""An experiment: its file as typed values, and a study, the experiment at one scale.
 
-Inside, accuracies are between 0 and 1; in the files they are in percent, as the paper prints them.
+Each kind of experiment is a subclass of :class:`Spec` in a module of :mod:`borat.lab.reproduce.kinds`. Inside,
+accuracies are between 0 and 1; in the files they are in percent, as the paper prints them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from typing import Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS
-from borat.lab.settings import Listed, Settings
+from borat.lab.store.experiment import Experiment
+from borat.lab.strict import Listed, StrictModel
 from borat.lab.sweeps.grid import Layer
-from borat.lab.timing.runtime import Runtime
+from borat.lab.tables import Table
 
-KINDS = ("table", "grid", "curves", "runtime", "scoreboard")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from borat.lab.sweeps.engines.base import Engine
+    from borat.lab.sweeps.progress import Watch
+
 SCALES = ("full", "mini")
+Names = tuple[str, ...]
 STATISTICS = ("value", "best", "mean", "usable")
 
 
-class SpecTable(Settings):
-    """A column, a method or a case: what it is called or where it applies, and what it sets."""
-
-    full: Layer
-    mini: Layer
-    name: str = ""
-    columns: Listed[str] = ()
-    """Those it is in; all if empty."""
-    methods: Listed[str] = ()
-    metric: str = ""
-    """What a column of a scoreboard shows, and ``select_on`` what is chosen by there, where it is not the common."""
-    select_on: str = ""
-    paper: str = ""
-    """The row of the paper's table that a method is compared with."""
-
-    def covers(self, method: str, column: str) -> bool:
-        return (not self.columns or column in self.columns) and (not self.methods or method in self.methods)
-
-
-class Published(Settings):
+class Published(StrictModel):
     """A number of the paper."""
 
     mean: float
@@ -55,7 +45,7 @@ class Published(Settings):
         return value if isinstance(value, dict | cls) else {"mean": value}
 
 
-class Claim(Settings):
+class Claim(StrictModel):
     """A sentence of the paper about its results, in a form that can be checked.
 
     The ``statistic`` of a method is its ``value`` in the table; in a grid it is the ``best`` or the ``mean`` over the
@@ -89,7 +79,7 @@ class Claim(Settings):
     @model_validator(mode="before")
     @classmethod
     def _groups(cls, values: Any) -> Any:
-        """A method alone is a group, too."""
+        """Accept a method in place of a group of one."""
         if not isinstance(values, dict) or not isinstance(values.get("order", ()), list | tuple):
             return values
         groups = [(group,) if isinstance(group, str) else group for group in values.get("order", ())]
@@ -112,48 +102,34 @@ class Claim(Settings):
         return self.methods + tuple(name for group in self.order for name in group)
 
 
-class Mini(Settings):
-    """What the mini scale changes."""
+class Mini(StrictModel):
+    """Changes of the mini scale."""
 
-    layer: Layer = Layer()
-    methods: Listed[str] = ()
-    columns: Listed[str] = ()
-    seeds: Listed[int] = ()
     differences: Listed[str] = ()
-    runtime: dict[str, Any] = Field(default_factory=dict)
+    """The changes in words."""
 
 
-class Spec(Settings):
-    """One experiment."""
+class Spec(StrictModel, ABC):
+    """One experiment, of one kind: what it plans, what it runs, and the page of its results."""
+
+    draws_picture: ClassVar[bool] = False
+    """True if :meth:`draw` makes a picture of the result."""
 
     name: str
     title: str
     source: str
     question: str
-    kind: str
     protocol: str
     needs: str = ""
     notes: Listed[str] = ()
-    metric: str = "test_accuracy"
-    select_on: str = "validation_accuracy"
-    seeds: Listed[int] = (0,)
-    base: Layer = Layer()
-    columns: Listed[SpecTable] = ()
-    methods: Listed[SpecTable] = ()
-    cases: Listed[SpecTable] = ()
     paper: dict[str, dict[str, Published]] = Field(default_factory=dict)
     marks: dict[str, str] = Field(default_factory=dict)
-    claims: Listed[Claim] = ()
-    goal: Listed[str] = ()
-    """The methods of a scoreboard that should need no tuning: at their defaults as good as the best that is tuned."""
     mini: Mini = Mini()
-    runtime: Runtime | None = None
 
-    def metric_in(self, column: str) -> str:
-        return next((table.metric for table in self.columns if table.name == column), "") or self.metric
-
-    def select_on_in(self, column: str) -> str:
-        return next((table.select_on for table in self.columns if table.name == column), "") or self.select_on
+    @classmethod
+    def from_tables(cls, name: str, values: Mapping[str, Any]) -> Self:
+        """Build an experiment from the tables of its file."""
+        return cls(**values, name=name)
 
     def at(
         self,
@@ -163,80 +139,117 @@ class Spec(Settings):
         columns: Sequence[str] = (),
         changes: Mapping[str, Any] | None = None,
     ) -> Study:
-        """The experiment at one scale, or some of its methods and columns.
+        """Return the experiment at one scale, or some of its methods and columns.
 
         ``changes`` replaces keys of every configuration; a list is a grid, but for the seed.
         """
-        mini = pick("scale", scale, SCALES) == "mini"
-        rows = _some("method", methods, (mini and self.mini.methods) or tuple(table.name for table in self.methods))
-        places = _some("column", columns, (mini and self.mini.columns) or tuple(table.name for table in self.columns))
-        wanted = (changes or {}).get("seed", (mini and self.mini.seeds) or self.seeds)
-        seeds = (wanted,) if isinstance(wanted, int) else tuple(wanted)
-        last = _as_layer({**(changes or {}), "seed": list(seeds) if self.kind == "grid" else seeds[0]})
-        layers = {
-            (row, place): layer.under(last)
-            for place in places
-            for row in rows
-            if (layer := self._layer(row, place, mini=mini)) is not None
-        }
-        if not layers and self.kind != "runtime":
-            raise ValueError(f"{self.name} has no {', '.join(rows)} in {', '.join(places)}")
-        timed = self.runtime and Runtime(**{**self.runtime.model_dump(), **(self.mini.runtime if mini else {})})
-        return Study(self, scale, seeds, layers, timed, dict(changes or {}))
+        return self.study(pick("scale", scale, SCALES), tuple(methods), tuple(columns), dict(changes or {}))
 
-    def _layer(self, method: str, column: str, *, mini: bool) -> Layer | None:
-        """What a method does in a column, or None where it is not in it."""
-        tables = [table for table in self.columns if table.name == column]
-        own = [table for table in self.methods if table.name == method and table.covers(method, column)]
-        if not own:
-            return None
-        tables += own + [case for case in self.cases if case.covers(method, column)]
-        layers = [table.full for table in tables]
-        if mini:
-            layers += [self.mini.layer, *(table.mini for table in tables)]
-        return reduce(Layer.under, layers, self.base)
+    @abstractmethod
+    def study(self, scale: str, methods: Names, columns: Names, changes: dict[str, Any]) -> Study:
+        """Return what :meth:`at` returns."""
+
+    @abstractmethod
+    def plan(self, study: Study) -> list[Cell]:
+        """Return the configurations to train for each method in each column."""
+
+    @abstractmethod
+    def missing(self, study: Study, folder: Path) -> list[RunConfig]:
+        """Return the configurations still to train. Those with further seeds are known once all others are done."""
+
+    @abstractmethod
+    def size(self, study: Study) -> str:
+        """Return the amount of work in words."""
+
+    @abstractmethod
+    def run(self, study: Study, folder: Path, means: Means) -> StudyResult:
+        """Train or measure what is missing in ``folder``."""
+
+    @abstractmethod
+    def page(self, result: Any, command: str, picture: str = "") -> ResultPage:
+        """Return the page of a result; ``picture`` is the link to its picture."""
+
+    def record(self, study: Study, **parts: Any) -> Experiment:
+        """Return what ``borat report`` shows of the result."""
+        return Experiment(title=self.title, source=self.source, scale=study.scale, **parts)
+
+    def draw(self, result: Any) -> Figure:
+        """Draw the picture of a result."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means of running an experiment: its data, its engine, and callbacks."""
+
+    data_dir: Path | None = None
+    engine: Engine | None = None
+    watch: Watch | None = None
+    """Called with the state of training runs."""
+    progress: Callable[[int, int], None] = lambda done, total: None
+    """Called with the done and the total measurements."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method in a column of the table."""
+
+    method: str
+    column: str
+    configs: tuple[RunConfig, ...]
+    """Configurations to train, with the first seed or, in a grid, with each."""
+    varied: tuple[str, ...]
+    """The keys that have several values, but for the seed."""
+    default: RunConfig | None = None
+    """In a scoreboard, the configuration with the learning rate that its authors advise."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """An experiment at one scale, or a part of it: what its tables come to, and nothing that is left to look up."""
+    """An experiment at one scale, or a part of it."""
 
     spec: Spec
     scale: str
-    seeds: tuple[int, ...]
-    """Of what is shown: in a grid of all configurations, else of the chosen ones."""
-    layers: Mapping[tuple[str, str], Layer]
-    """What each method does in each column that it is in, with the first seed or, in a grid, with all."""
-    runtime: Runtime | None
-    """What to time, where nothing is trained."""
-    changes: Mapping[str, Any]
-    """What was given by hand."""
+    seeds: tuple[int, ...] = ()
+    """Of the numbers that are shown."""
+    layers: Mapping[tuple[str, str], Layer] = field(default_factory=dict)
+    """Keys and grid of each method in each column."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Changes made by hand."""
 
-    @property
-    def further_seeds(self) -> tuple[int, ...]:
-        """Those that only the chosen configurations have: none in a grid, where each is trained with all."""
-        return () if self.spec.kind == "grid" else self.seeds[1:]
+    def plan(self) -> list[Cell]:
+        return self.spec.plan(self)
+
+    def missing(self, folder: Path) -> list[RunConfig]:
+        return self.spec.missing(self, folder)
+
+    def run(self, folder: Path, **means: Any) -> Any:
+        """Train or measure what is missing in ``folder``, by these :class:`Means`."""
+        return self.spec.run(self, folder, Means(**means))
 
     @property
     def heading(self) -> str:
         return f"{self.spec.title} ({self.spec.source}), {self.scale} scale"
 
 
-def _some(what: str, wanted: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    chosen = {pick(what, name, known) for name in wanted}
-    return tuple(name for name in known if name in chosen) if wanted else known
+@dataclass(frozen=True)
+class StudyResult:
+    """The result of an experiment at one scale."""
+
+    study: Study
+
+    def page(self, command: str, picture: str = "") -> ResultPage:
+        """Return the page of the result; ``picture`` is the link to its picture."""
+        return self.study.spec.page(self, command, picture)
 
 
-def _as_layer(changes: Mapping[str, Any]) -> Layer:
-    grid = {key: value for key, value in changes.items() if isinstance(value, list)}
-    return Layer({key: value for key, value in changes.items() if key not in grid}, grid)
+@dataclass(frozen=True)
+class ResultPage:
+    """Tables and texts that a command shows and writes."""
 
-
-def layer_of(where: str, settings: Mapping[str, Any], grid: Mapping[str, Any]) -> Layer:
-    """Keys of a configuration and lists of values, checked."""
-    for key in (*settings, *grid):
-        pick(f"key of {where}", key, RunConfig.model_fields)
-    for key, options in grid.items():
-        if not isinstance(options, list) or not options:
-            raise ValueError(f"{where}: grid.{key} must be a list of values, got {options!r}")
-    return Layer(dict(settings), dict(grid))
+    tables: list[Table]
+    markdown: str
+    experiment: Experiment
+    """The record that ``borat report`` reads."""
+    failures: list[str] = field(default_factory=list)
+    """Runs that failed, and why."""

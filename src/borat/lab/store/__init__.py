@@ -1,1 +1,1 @@
-"""What runs leave behind: a folder for each, written whole or not at all, and how it is read again."""
+"""Storage of runs: a folder for each, written whole or not at all, and read as a table."""

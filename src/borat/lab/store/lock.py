@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
-"""What launchers call the number of a process; the first has none, or 0."""
+"""Environment variables of a process's rank; the first has none, or 0."""
 
 
 class InUseError(OSError):

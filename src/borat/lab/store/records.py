@@ -15,22 +15,21 @@ from borat.lab.config import RunConfig
 from borat.lab.files import check_folder
 from borat.lab.metrics import METRICS, best
 from borat.lab.store.experiment import NAME, Experiment
-from borat.lab.store.run import Metrics, Run, find_runs
+from borat.lab.store.run import STATUSES, Metrics, Run, find_runs
 
 if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
 
-STATUSES = ("finished", "diverged", "running")
 ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
 """Measurements that the table has even if no run has them."""
 RESULTS = {"accuracy": "accuracy", "final_loss": "loss", "perplexity": "perplexity"}
 """Columns, and the measurement of the test split, or of the validation split where there is none."""
-COUNTS = ("train_limit", "validation_size", "image_size", "window")
+COUNTS = ("train_limit", "validation_size", "image_size", "window", "steps")
 """Keys of a configuration that are whole numbers where they are given."""
 NAMED = 3
-"""How many of the folders with the same problem a note names."""
+"""Number of folders with the same problem that a note names."""
 LONGEST_REASON = 100
 
 
@@ -45,9 +44,9 @@ def read_runs(folder: str | Path, names: Iterable[str] | None = None) -> pd.Data
     Returns:
         a table. Its index ``run`` is a run's folder, seen from ``folder``. Its columns are ``method``, as figures call
         it; every key of :class:`~borat.lab.config.RunConfig`, where no radius is NaN; ``status``, one of finished,
-        diverged and running; ``epochs_done`` and ``seconds`` of training; what was measured after the last epoch and at
-        the end, such as ``train_loss`` and ``test_accuracy``, accuracies between 0 and 1; ``accuracy``, that of the
-        test split or, where there is none, of the validation split, once the run has ended; ``final_loss``
+        diverged, failed and running; ``epochs_done`` and ``seconds`` of training; what was measured after the last
+        epoch and at the end, such as ``train_loss`` and ``test_accuracy``, accuracies between 0 and 1; ``accuracy``,
+        that of the test split or, where there is none, of the validation split, once the run has ended; ``final_loss``
         and ``perplexity``, likewise; and ``history``, the records of its epochs.
 
     Example:
@@ -71,7 +70,7 @@ def as_table(records: Iterable[tuple[str, RunConfig, Metrics]]) -> pd.DataFrame:
     measured = [name for name in METRICS if name in ALWAYS or any(name in row for row in rows)]
     columns = ["run", "method", *RunConfig.model_fields, "status", "epochs_done", "seconds", *measured, *RESULTS]
     table = pd.DataFrame(rows, columns=[*columns, "history"]).set_index("run")
-    numbers = dict.fromkeys([*measured, *RESULTS, "radius", "seconds"], float)
+    numbers = dict.fromkeys([*measured, *RESULTS, "radius", "shift", "clip", "seconds"], float)
     return table.astype({**numbers, **dict.fromkeys(COUNTS, "Int64")})
 
 
@@ -94,11 +93,12 @@ def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:
 
 
 def configs_of(runs: pd.DataFrame) -> list[RunConfig]:
-    """The configuration of each row."""
+    """Return the configuration of each row."""
     import pandas as pd
 
     rows = runs[list(RunConfig.model_fields)].astype(object).to_dict("records")
-    return [RunConfig.from_mapping({key: None if pd.isna(x) else x for key, x in row.items()}) for row in rows]
+    known: list[dict[str, Any]] = [{key: None if pd.isna(x) else x for key, x in row.items()} for row in rows]
+    return [RunConfig(**row) for row in known]
 
 
 def curve(history: Iterable[Mapping[str, Any]], metric: str) -> list[float]:

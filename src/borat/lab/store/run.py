@@ -24,6 +24,9 @@ from borat.lab.config import RunConfig
 from borat.lab.files import without_nan, write_atomically, write_json
 
 PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
+STATUSES = ("finished", "diverged", "failed", "running")
+LOST = ("diverged", "failed")
+"""Statuses of runs that ended without a result."""
 REMEDIES = {
     "config.json": "move its folder away to start the run anew",
     "environment.json": "delete it to have it written again",
@@ -31,17 +34,22 @@ REMEDIES = {
     "last.pt": "delete it to start the run anew",
     "best.pt": "delete it; the run does not need it",
 }
-"""What to do about a file that is damaged."""
+"""Remedies for damaged files."""
 
 
 @dataclass
 class Metrics:
-    """What a run has measured so far."""
+    """Measurements of a run so far."""
 
     status: str = "running"
-    """One of running, finished, diverged."""
+    """One of :data:`STATUSES`."""
     epochs: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_done(self) -> bool:
+        """True if there is nothing left to train. A failed run is trained again, from its last checkpoint."""
+        return self.status in ("finished", "diverged")
 
 
 class Run:
@@ -92,7 +100,7 @@ class Run:
     @property
     def config(self) -> RunConfig:
         values = self._read_json("config.json")
-        config = RunConfig.from_mapping(values)
+        config = RunConfig(**values)
         missing = [key for key in ("data", "model", "optimizer") if key not in values]
         if missing:  # every run says these; files of this name are common
             raise ValueError(f"{self.path / 'config.json'} does not describe a run: it has no {', '.join(missing)}")
@@ -102,9 +110,12 @@ class Run:
     def environment(self) -> dict[str, Any]:
         return self._read_json("environment.json")
 
+    def has_metrics(self) -> bool:
+        return (self.path / "metrics.json").is_file()
+
     @property
     def metrics(self) -> Metrics:
-        if not (self.path / "metrics.json").is_file():
+        if not self.has_metrics():
             return Metrics()
         values = self._read_json("metrics.json")
         try:

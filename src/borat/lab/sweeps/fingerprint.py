@@ -1,4 +1,4 @@
-"""What tells a function from another, and from itself before a change.
+"""Fingerprints of functions, which change with their code and the values that they use.
 
 The hash of `datasets` (``datasets.fingerprint.Hasher``), which pickles the function, knows one of a module by its name
 alone, so that a change would go unnoticed; and it differs from one process to the next where the code holds a set.
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """What tells a function from another, and from itself before a change.
+    """Return a text that tells a function from others, and from itself before a change.
 
     That is its name, its code, its defaults and the values that it uses from around it, functions of the same module
     included. Libraries are not looked at, nor is what objects other than plain values and functions hold.

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from borat.lab.config import RunConfig
 from borat.lab.files import read_mapping
 from borat.lab.methods import METHODS
-from borat.lab.settings import Listed, Settings
+from borat.lab.strict import Listed, StrictModel
 
 Grid = Mapping[str, Sequence[Any]]
 """The values of each key."""
@@ -24,9 +24,9 @@ YES_OR_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 
 @dataclass(frozen=True)
 class Layer:
-    """Keys of a configuration, and keys with several values to try."""
+    """Keys of a configuration with one value, and keys with several to try."""
 
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     grid: Grid = field(default_factory=dict)
 
     @classmethod
@@ -37,10 +37,10 @@ class Layer:
     def under(self, upper: Layer) -> Layer:
         """This layer with another one over it: what is more special wins.
 
-        The upper layer's grid wins over its settings, these over the lower layer's grid, that over the lower settings.
+        From strong to weak: the upper layer's grid, its fixed keys, the lower layer's grid, its fixed keys.
         """
-        kept = {key: values for key, values in self.grid.items() if key not in (*upper.settings, *upper.grid)}
-        return Layer({**self.settings, **upper.settings}, {**upper.grid, **kept})
+        kept = {key: values for key, values in self.grid.items() if key not in (*upper.fixed, *upper.grid)}
+        return Layer({**self.fixed, **upper.fixed}, {**upper.grid, **kept})
 
 
 def expand(
@@ -60,7 +60,7 @@ def expand(
     for method in methods or [{}]:
         layer = Layer(base, grid).under(Layer.of_table(method)).under(Layer(grid=changes or {}))
         for point in combinations(layer.grid):
-            configs[_canonical({**layer.settings, **point})] = None
+            configs[_canonical({**layer.fixed, **point})] = None
     return list(configs)
 
 
@@ -78,7 +78,7 @@ def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
 
 def _canonical(values: Mapping[str, Any]) -> RunConfig:
     """One configuration for all that train the same."""
-    config = RunConfig.from_mapping({key: _value(key, value) for key, value in values.items()})
+    config = RunConfig(**{key: _value(key, value) for key, value in values.items()})
     takes = METHODS[config.optimizer].takes if config.optimizer in METHODS else {"bundle_size": ""}
     return config if "bundle_size" in takes else config.replace(bundle_size=RunConfig().bundle_size)
 
@@ -92,7 +92,7 @@ def _types(key: str) -> tuple[type, ...]:
     return typing.get_args(hint) or (hint,)
 
 
-class SweepFile(Settings):
+class SweepFile(StrictModel):
     """A sweep as a file describes it: the tables ``base``, ``grid`` and ``methods``."""
 
     base: dict[str, Any] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a sweep does at one point of its grid: train a configuration, or call a function."""
+"""Jobs of a sweep, one for each point of its grid: train a configuration, or call a function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one point of the grid."""
+    """Result of one point of the grid."""
 
     settings: dict[str, Any]
     folder: Path
@@ -40,14 +40,14 @@ class Outcome:
     @property
     def config(self) -> RunConfig:
         """The settings of a training run."""
-        return RunConfig.from_mapping(self.settings)
+        return RunConfig(**self.settings)
 
 
 class Job(Protocol):
     """Work that can be sent to another process and leaves its result in a folder."""
 
     modules: ClassVar[tuple[str, ...]]
-    """What it imports when it begins."""
+    """Modules that it imports first."""
 
     @property
     def folder(self) -> Path: ...
@@ -63,7 +63,7 @@ class Job(Protocol):
         """Do the work, or go on with it."""
 
     def outcome(self) -> Outcome | None:
-        """What is stored, or None where the work is not done."""
+        """Return the stored result, or None if the work is not done."""
 
     def progress(self) -> tuple[int, Mapping[str, Any]]:
         """The parts done so far, and what was measured after them."""
@@ -98,7 +98,7 @@ class TrainingJob:
 
     def outcome(self) -> Outcome | None:
         metrics = Run(self.folder).metrics
-        if metrics.status == "running":
+        if not metrics.is_done:
             return None
         return Outcome(self.settings, self.folder, metrics.status, metrics.result)
 

@@ -1,4 +1,4 @@
-"""How far a sweep is."""
+"""Progress of a sweep."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JobProgress:
     @cached_property
     def config(self) -> RunConfig:
         """The settings of a training run."""
-        return RunConfig.from_mapping(self.job.settings)
+        return RunConfig(**self.job.settings)
 
     @property
     def status(self) -> str:
@@ -44,7 +44,7 @@ class JobProgress:
 
     @property
     def ended_now(self) -> bool:
-        """Whether it came to its end in this sweep, rather than before."""
+        """True if it ended during this sweep, not before."""
         return self.outcome is not None and self._was_missing
 
     def refresh(self) -> None:
@@ -61,7 +61,7 @@ class JobProgress:
         self.done = self.job.size
 
     def _stored(self) -> Outcome | None:
-        """What the job has left; what is damaged is for its next attempt to say, and stops no other."""
+        """Return the stored result; None for a damaged one, which the next attempt reports."""
         with suppress(ValueError):
             return self.job.outcome()
         return None
@@ -74,7 +74,7 @@ class JobProgress:
 
 @dataclass
 class SweepProgress:
-    """How far a sweep is."""
+    """Progress of a sweep."""
 
     points: list[JobProgress]
     started: float | None = None

@@ -10,7 +10,8 @@ from typing import Any
 
 from borat.lab.config import Execution, RunConfig
 from borat.lab.files import check_writable, pick
-from borat.lab.sweeps.engines.base import Engine, make_engine
+from borat.lab.sweeps.engines import make_engine
+from borat.lab.sweeps.engines.base import Engine
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import Grid, combinations
 from borat.lab.sweeps.jobs import Attempt, FunctionJob, Job, Outcome, TrainingJob, digest, pack

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from borat.bundle import StepInfo
+from borat._numbers.step_info import StepInfo
+from borat._optim.base import Constraint
+from borat._optim.borat import BORAT
 from borat.lab.theory.problems import BatchLoss, Problem
-from borat.optimizer import BORAT, Constraint
 
 Bound = Callable[[Problem, float, int], Tensor]
 """Of a problem, a learning rate and a number of updates: the bound after 1, 2, ... updates."""
@@ -103,7 +104,7 @@ def largest_secant_lr(problem: Problem) -> float:
 
 
 def _budget(problem: Problem, lr: float, updates: int) -> tuple[Tensor, Tensor]:
-    """What the decreases of the distances to each solution add up to at most, and the numbers of updates."""
+    """Return the largest sums of decreases of the distances to each solution, and the numbers of updates."""
     count = torch.arange(1, updates + 1, dtype=torch.float64)
     return problem.squared_distances.unsqueeze(1) + 2 * lr * problem.errors.unsqueeze(1) * count, count
 

@@ -16,9 +16,6 @@ from torch import Tensor
 from borat.lab.figures import BLUE, GREEN, GREY, ORANGE, VERMILION, kind_styles, save
 from borat.lab.theory import bounds, problems
 
-PANELS = 6
-"""In each figure of rates."""
-
 STYLES = {2: ("ALI-G", VERMILION, (0, (5, 2))), 3: ("BORAT3", BLUE, "solid"), 5: ("BORAT5", GREEN, (0, (1, 1)))}
 """Name, colour and dashes for each bundle size."""
 
@@ -86,23 +83,26 @@ def real_panels(data_dir: Path) -> list[Panel]:
     return panels
 
 
-def draw(folder: Path, data_dir: Path | None = None, report: Callable[[], object] = lambda: None) -> list[Path]:
+def draw(
+    folder: Path, data_dir: Path | None = None, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Path]:
     """Draw the theorems, the lemmas and, where there is a folder of data, the theorems on real data; the files."""
     pictures = {"theory-rates": synthetic_panels()}
     if data_dir is not None:
         pictures["theory-real"] = real_panels(data_dir)
-    paths = []
+    paths, done, total = [], 0, sum(map(len, pictures.values()))
     for name, panels in pictures.items():
         figure = Figure(figsize=(10, 6), layout="constrained")
         grid = figure.subplots(2, 3).flat
         for axes, panel in zip(grid, panels, strict=True):
             _draw_panel(axes, panel)
-            report()
+            done += 1
+            progress(done, total)
         _add_legend(figure)
         paths += save(figure, folder, name, ["png"])
     figure = Figure(figsize=(10, 3.4), layout="constrained")
-    progress, dual, kinds = figure.subplots(1, 3)
-    _draw_progress(progress)
+    steps, dual, kinds = figure.subplots(1, 3)
+    _draw_progress(steps)
     _draw_dual_values(dual)
     _draw_kinds(kinds)
     return [*paths, *save(figure, folder, "theory-lemmas", ["png"])]
@@ -147,7 +147,7 @@ def _add_legend(figure: Figure) -> None:
 
 
 def _draw_progress(axes: Axes) -> None:
-    """How much nearer each step came to the solution, over what its dual value promises."""
+    """Draw the decrease of the distance to the solution in each step, over the one that its dual value promises."""
     problem, lr = problems.least_squares(), 0.5
     for size, (name, colour, _) in STYLES.items():
         trace = bounds.run(problem, size, lr, problem.draw(60, 0))
@@ -179,7 +179,7 @@ def _draw_dual_values(axes: Axes) -> None:
 
 
 def _draw_kinds(axes: Axes) -> None:
-    """How often each subproblem of N = 3 is the solution, over the learning rate."""
+    """Draw the share of each subproblem of N = 3, over the learning rate."""
     problem = problems.waves(dimension=3)
     shares = [2.0**k for k in range(-3, 6)]
     generator = torch.Generator().manual_seed(0)

@@ -1,1 +1,1 @@
-"""What a call of the optimizer costs, and an epoch with it."""
+"""Timing: the cost of an optimizer's call, and of an epoch with it."""

@@ -1,8 +1,8 @@
-"""How many operations a step on the device takes: on a GPU each is at least one launch.
+"""Number of operations of a step on the device: on a GPU each is at least one launch.
 
-They are counted without a GPU, on tensors without values: with our own kernels, and with PyTorch's operations in their
-place. Views and memory that is only reserved launch nothing. An operation on a list of tensors counts once, as
-PyTorch's fused optimizers do, though a GPU may split a long list.
+They are counted without a GPU, on tensors without values. Views and reserved memory launch nothing. An operation on a
+list of tensors counts once, as in PyTorch's fused optimizers, though a GPU may split a long list. What the compiler
+makes of the same step is counted on the CPU.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from borat import kernels_on_device
-from borat.free import FreeBORAT
+from borat import BORAT, FreeBORAT
+from borat._vectors.torch import COMPILED_DEVICES
 from borat.lab.baselines import take_step
-from borat.optimizer import BORAT
 
 TENSORS = 60
 _ELEMENTS = 2**20
@@ -38,30 +37,49 @@ class Launches:
 
 
 def measure_launches(tensors: int = TENSORS) -> list[Launches]:
-    """Of fused and of default Adam, and of ours."""
-    return [_count(name, make, tensors, with_kernels) for name, make, with_kernels in _optimizers()]
+    """Count the operations of fused and default Adam, and of ours."""
+    return [_count(name, make, tensors) for name, make in _optimizers()]
 
 
-def _optimizers() -> Iterator[tuple[str, Callable[..., torch.optim.Optimizer], bool]]:
-    yield "Adam (fused)", partial(torch.optim.Adam, fused=True), False
-    yield "Adam (foreach)", partial(torch.optim.Adam, foreach=True), False
+def measure_kernels() -> dict[str, int]:
+    """Count the kernels that the compiler generates for a step on the device, at the default bundle size."""
+    from torch._inductor import metrics
+
+    counts = {}
+    COMPILED_DEVICES.add("cpu")
+    try:
+        for cls in (BORAT, FreeBORAT):
+            torch._dynamo.reset()
+            metrics.reset()
+            _take_steps(cls([torch.nn.Parameter(torch.randn(2**10)) for _ in range(3)], capturable=True), steps=2)
+            counts[cls.__name__] = int(metrics.generated_kernel_count)
+    finally:
+        COMPILED_DEVICES.remove("cpu")
+    return counts
+
+
+def _optimizers() -> Iterator[tuple[str, Callable[..., torch.optim.Optimizer]]]:
+    yield "Adam (fused)", partial(torch.optim.Adam, fused=True)
+    yield "Adam (foreach)", partial(torch.optim.Adam, foreach=True)
     for cls in (BORAT, FreeBORAT):
         for n in (2, 3, 5, 8):
-            for with_kernels in (True, False):
-                name = f"{cls.__name__}, N = {n}{'' if with_kernels else ', without Triton'}"
-                yield name, partial(cls, bundle_size=n, capturable=True), with_kernels
+            yield f"{cls.__name__}, N = {n}", partial(cls, bundle_size=n, capturable=True)
 
 
-def _count(name: str, make: Callable[..., torch.optim.Optimizer], tensors: int, with_kernels: bool) -> Launches:
-    with FakeTensorMode(), kernels_on_device.used(with_kernels):
-        params = [torch.nn.Parameter(torch.empty(_ELEMENTS)) for _ in range(tensors)]
-        optimizer, loss = make(params), torch.empty(())
-        for p in params:
-            p.grad = torch.empty_like(p)
-        take_step(optimizer, loss)  # the first one makes the state
+def _count(name: str, make: Callable[..., torch.optim.Optimizer], tensors: int) -> Launches:
+    with FakeTensorMode():
+        optimizer = make([torch.nn.Parameter(torch.empty(_ELEMENTS)) for _ in range(tensors)])
+        _take_steps(optimizer, steps=1)  # the first one makes the state
         with _Counter() as counter:
-            take_step(optimizer, loss)
+            _take_steps(optimizer, steps=1)
     return Launches(name, counter.large, counter.small)
+
+
+def _take_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        for p in (p for group in optimizer.param_groups for p in group["params"] if p.grad is None):
+            p.grad = torch.ones_like(p)
+        take_step(optimizer, torch.ones(()))
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a call of the optimizer costs: time beside PyTorch's SGD and Adam, memory, and the share of the dual.
+"""Cost of an optimizer's call: time beside PyTorch's SGD and Adam, memory, and the share of the dual.
 
 Machines are noisy, so all optimizers take turns in one run and are compared by the ratio of their medians.
 """
@@ -20,13 +20,12 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from borat import kernels, rolling
-from borat.dual import IncrementalDual, solve_dual
-from borat.free import FreeBORAT
+from borat import BORAT, FreeBORAT, solve_dual
+from borat._native import library
+from borat._numbers import dual
+from borat._optim.base import LossOptimizer
 from borat.lab.baselines import take_step
-from borat.lab.timing.shapes import MODELS
-from borat.loss_optimizer import LossOptimizer
-from borat.optimizer import BORAT
+from borat.lab.timing.shapes import shapes_of
 
 BUNDLE_SIZES = (2, 3, 5, 10)
 WARM_UP = 2
@@ -67,8 +66,7 @@ class DualCost:
     """Microseconds to solve a dual with ``pieces`` pieces."""
 
     pieces: int
-    from_scratch: float
-    new_piece: float
+    solve_dual: float
     quadprog: float | None
 
 
@@ -76,11 +74,11 @@ class DualCost:
 
 
 def measure_optimizers(
-    model: str, rounds: int = 15, progress: Callable[[], None] = lambda: None
+    model: str, rounds: int = 15, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[OptimizerCost]:
-    """The cost of SGD, Adam and BORAT on the parameter shapes of a model; ``progress`` is called after each round."""
+    """Measure SGD, Adam and BORAT on the parameter shapes of a model; ``progress`` gets done and total rounds."""
     torch.manual_seed(0)
-    params = [torch.nn.Parameter(0.05 * torch.randn(shape)) for shape in MODELS[model]()]
+    params = [torch.nn.Parameter(0.05 * torch.randn(shape)) for shape in shapes_of(model)]
     gradients = [[0.01 * torch.randn_like(p) for p in params] for _ in range(GRADIENT_SETS)]
     squared_norm = sum(float(g.square().sum()) for g in gradients[0])
     lr = 2.0 / squared_norm  # with a loss of 1, the cap binds for none and for all of the pieces in turn
@@ -108,7 +106,7 @@ def measure_optimizers(
             if turn >= WARM_UP:
                 times[name].append(seconds / batches)
                 duals[name].append(dual[0] / seconds)
-        progress()
+        progress(turn + 1, rounds + WARM_UP)
     median = {name: statistics.median(values) for name, values in times.items()}
     parameter_bytes = sum(p.numel() * p.element_size() for p in params)
     return [
@@ -174,8 +172,7 @@ def timed_dual() -> Iterator[list[float]]:
 
         return call
 
-    add, maximise = timed(IncrementalDual.add), timed(rolling.maximise)
-    with mock.patch.object(IncrementalDual, "add", add), mock.patch.object(rolling, "maximise", maximise):
+    with mock.patch.object(dual, "maximise", timed(dual.maximise)):
         yield seconds
 
 
@@ -194,20 +191,8 @@ def measure_dual(sizes: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10, 16, 32), repeat
     results = []
     for n in sizes:
         problems = [_random_dual(n, rng) for _ in range(repeats)]
-        new_piece = []
-        for Q, b in problems:
-            dual = IncrementalDual(n)
-            for k in range(n):
-                start = time.perf_counter()
-                dual.add(Q[k, : k + 1], b[k])
-            new_piece.append(time.perf_counter() - start)
         results.append(
-            DualCost(
-                pieces=n,
-                from_scratch=1e6 * _median_time(solve_dual, problems),
-                new_piece=1e6 * statistics.median(new_piece),
-                quadprog=_time_quadprog(problems),
-            )
+            DualCost(pieces=n, solve_dual=1e6 * _median_time(solve_dual, problems), quadprog=_time_quadprog(problems))
         )
     return results
 
@@ -247,5 +232,5 @@ def machine() -> str:
     return (
         f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}; "
         f"Python {platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}; "
-        f"{'own kernels' if kernels.are_there() else 'no kernels of our own'}"
+        f"{'C kernels' if library else 'no C kernels'}"
     )

@@ -1,11 +1,11 @@
-"""What is timed for a table of run times: experiments say so in their files, which are read without PyTorch."""
+"""Model and batch of a table of run times, read from an experiment's file without PyTorch."""
 
 from __future__ import annotations
 
-from borat.lab.settings import Listed, Settings
+from borat.lab.strict import Listed, StrictModel
 
 
-class Runtime(Settings):
+class Runtime(StrictModel):
     """A model and a batch to time. ``rounds`` is how often each bundle size takes its turn."""
 
     model: str

@@ -12,7 +12,9 @@ from borat.lab.timing.optimizers import DualCost, OptimizerCost, machine
 from borat.lab.timing.shapes import shape_summary
 
 
-def tables(costs: list[OptimizerCost], duals: list[DualCost], launches: list[Launches]) -> list[Table]:
+def tables(
+    costs: list[OptimizerCost], duals: list[DualCost], launches: list[Launches], kernels: dict[str, int]
+) -> list[Table]:
     """One table for each model, one for the dual, and one for steps on the device."""
     head = (
         "optimizer",
@@ -27,18 +29,20 @@ def tables(costs: list[OptimizerCost], duals: list[DualCost], launches: list[Lau
     for model in dict.fromkeys(cost.model for cost in costs):
         rows = [_cost_row(cost) for cost in costs if cost.model == model]
         result.append(Table(f"{model}: {shape_summary(model)}", head, rows))
-    dual_head = ("pieces", "from scratch, µs", "one more piece, µs", "quadprog, µs")
-    rows = [
-        (str(d.pieces), f"{d.from_scratch:.0f}", f"{d.new_piece:.0f}", f"{d.quadprog:.0f}" if d.quadprog else "-")
-        for d in duals
-    ]
-    return [*result, Table("The dual", dual_head, rows), _launch_table(launches)]
+    dual_head = ("pieces", "solve_dual, µs", "quadprog, µs")
+    rows = [(str(d.pieces), f"{d.solve_dual:.0f}", f"{d.quadprog:.0f}" if d.quadprog else "-") for d in duals]
+    return [*result, Table("The dual", dual_head, rows), _launch_table(launches), _kernel_table(kernels)]
 
 
 def _launch_table(launches: list[Launches]) -> Table:
     head = ("optimizer", "on the parameters", "on the bundle's numbers")
     rows: list[tuple[str, ...]] = [(x.optimizer, str(x.on_parameters), str(x.on_numbers)) for x in launches]
     return Table(f"Operations of a step on the device, of {TENSORS} tensors", head, rows)
+
+
+def _kernel_table(kernels: dict[str, int]) -> Table:
+    rows: list[tuple[str, ...]] = [(name, str(count)) for name, count in kernels.items()]
+    return Table("Kernels of a compiled step on the device", ("optimizer", "generated kernels"), rows)
 
 
 def _cost_row(cost: OptimizerCost) -> tuple[str, ...]:
@@ -53,13 +57,13 @@ def _cost_row(cost: OptimizerCost) -> tuple[str, ...]:
     )
 
 
-def write(path: Path, report: list[Table], command: str) -> None:
+def write(path: Path, shown: list[Table], command: str) -> None:
     """Write the tables as Markdown, whole or not at all."""
     text = "\n".join(
         [
             "# Benchmark\n",
             f"`{command}` on {date.today().isoformat()}. {machine()}\n",
-            *(table.as_markdown() for table in report),
+            *(table.as_markdown() for table in shown),
         ]
     )
     write_text(path, text)

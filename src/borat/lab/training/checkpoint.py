@@ -1,4 +1,4 @@
-"""What a run needs to go on, on any number of devices."""
+"""Checkpoints that a run resumes from, on any number of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration, looked up before anything is started."""
+"""Checks of a configuration, before anything is started."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 from borat.lab.config import RunConfig, check_method
 from borat.lab.data import DATASETS, find_loader
 from borat.lab.models import parse_name
+from borat.lab.tasks import locate
 
 
 def check_names(config: RunConfig) -> None:
@@ -18,6 +19,8 @@ def check_names(config: RunConfig) -> None:
     parse_name(config.model)
     check_model_suits(config)
     check_method(config)
+    if config.task is not None:
+        locate(config.task)
     if math.isinf(config.lr):
         raise ValueError(f"lr must be finite, got {config.lr}")
 
@@ -42,7 +45,7 @@ def check_last_batch(model: nn.Module, examples: int, batch_size: int, processes
 
 
 def warn_of_few_batches(config: RunConfig, batches: int) -> None:
-    """Where a run is too short for one whole bundle, its only update is made at its end."""
+    """Warn if a run is too short for one whole bundle: its only update is made at its end."""
     needed, there = config.bundle_size - 1, batches * config.epochs
     if config.optimizer == "borat" and there < needed:
         warnings.warn(

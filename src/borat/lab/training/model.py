@@ -15,6 +15,7 @@ WORD_DIMENSION = 50
 
 
 def make_model_for(task: Task, config: RunConfig) -> nn.Module:
+    """Make the model of a run, with the shapes of its data."""
     check_model_suits(config)
     shape, options = task.description.input_shape, {}
     if task.vocabulary:  # sentences: the model looks words up in a frozen matrix
@@ -24,7 +25,7 @@ def make_model_for(task: Task, config: RunConfig) -> nn.Module:
     model = make_model(config.model, input_shape=shape, classes=classes, dropout=config.dropout, **options)
     if len(shape) == 3:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # much faster on CPUs
-    return model
+    return model.to(torch.float64) if config.precision == "64" else model
 
 
 def laid_out(inputs: Tensor, dtype: torch.dtype) -> Tensor:

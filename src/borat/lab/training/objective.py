@@ -1,4 +1,4 @@
-"""What a model is asked to do with a batch: the loss, and what counts as a right answer."""
+"""Objectives: the loss of a batch, and the count of right answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Count(NamedTuple):
     correct: int
     answers: int
     among_five: int = 0
-    """Where it is of interest: how often the right answer is one of the first five."""
+    """Right answers among the first five, if that is counted."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class Objective:
 
     def count(self, scores: Tensor, labels: Tensor) -> Count:
         return Count(int((scores.argmax(1) == labels).sum()), len(labels))
+
+    def weight(self, labels: Tensor) -> int:
+        """Return the weight of a batch in a mean over batches."""
+        return len(labels)
 
 
 class TopFiveObjective(Objective):
@@ -54,6 +58,9 @@ class CharactersObjective(Objective):
 
     def count(self, scores: Tensor, labels: Tensor) -> Count:
         return Count(0, 0)
+
+    def weight(self, labels: Tensor) -> int:
+        return int((labels >= 0).sum())
 
 
 class NextCharacterLoss(nn.Module):
@@ -81,8 +88,6 @@ def make_objective(config: RunConfig, description: Description) -> Objective:
         if config.loss != "ce":
             raise ValueError(f"loss must be ce for {description.name}, in nats per character, got {config.loss!r}")
         return CharactersObjective(NextCharacterLoss(), ("loss", "perplexity"))
-    if description.num_classes < 2:
-        raise ValueError(f"data must be a classification problem, got {description.name}")
     if config.loss == "top5":
         return TopFiveObjective(make_loss(config), (*Objective.measures, "top5_accuracy"))
     return Objective(make_loss(config))

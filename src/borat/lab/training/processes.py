@@ -5,13 +5,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import signal
 import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -26,8 +25,8 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from borat.__main__ import hear_ctrl_c
 from borat.lab.config import Execution
+from borat.lab.signals import ctrl_c_blocked, unblock_ctrl_c
 
 GRACE = 5.0
 """Seconds that a process may take to end by itself after the one that started it."""
@@ -36,9 +35,9 @@ LOOPBACK = "127.0.0.1"
 _STORE_IS_THERE = "TORCHELASTIC_USE_AGENT_STORE"
 """Tells PyTorch, as its own launcher does, to join the store at the address instead of opening it."""
 _ARRIVED = "borat/arrived"
-"""How many of the processes that the first has started are there."""
+"""Key of the store that counts the processes that have started."""
 _STORES: list[TCPStore] = []
-"""Where this process lets others meet, held as long as it lives."""
+"""Stores where processes meet, kept until this process ends."""
 
 
 def launch(execution: Execution, precision: str) -> Fabric:
@@ -55,9 +54,10 @@ def launch(execution: Execution, precision: str) -> Fabric:
         except (RuntimeError, ValueError) as error:
             where = f"devices={execution.devices}, accelerator={execution.accelerator!r}"
             raise ValueError(f"{where}: {error}") from error
-        if execution.devices > 1:
+        several = execution.devices > 1
+        if several:
             _end_with_first()
-        with _meeting_on_loopback(fabric), _together(fabric), _deaf_to_ctrl_c(execution):
+        with _meeting_on_loopback(fabric), _together(fabric), ctrl_c_blocked() if several else nullcontext():
             fabric.launch()
     if dist.is_initialized():
         atexit.register(_leave_processes)
@@ -74,7 +74,7 @@ class _Patient(Strategy):
     """Waits for the processes that it has started where Ctrl-C is heard, which it is not where PyTorch waits."""
 
     def setup_environment(self) -> None:
-        hear_ctrl_c()
+        unblock_ctrl_c()
         while _STORES and _STORES[-1].add(_ARRIVED, 0) + 1 < self.num_processes:  # type: ignore[attr-defined]
             time.sleep(0.05)
         super().setup_environment()
@@ -95,21 +95,6 @@ def sum_over_processes(fabric: Fabric, *numbers: float) -> list[float]:
     total = torch.tensor(numbers, dtype=torch.float64, device=fabric.device)
     dist.all_reduce(total)
     return [float(x) for x in total]
-
-
-@contextmanager
-def ask_before_ending() -> Iterator[Callable[[], bool]]:
-    """Turn SIGTERM and SIGINT into a question that is answered between two batches."""
-    asked: list[int] = []
-    previous = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere, signals are none of our business
-        for number in (signal.SIGTERM, signal.SIGINT):
-            previous[number] = signal.signal(number, lambda received, frame: asked.append(received))
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -163,17 +148,6 @@ def _meeting_on_loopback(fabric: Fabric) -> Iterator[None]:
         yield
     finally:
         os.environ.pop(_STORE_IS_THERE, None)
-
-
-@contextmanager
-def _deaf_to_ctrl_c(execution: Execution) -> Iterator[None]:
-    """What is started meanwhile hears of a Ctrl-C only once it can end without a word: see :func:`hear_ctrl_c`."""
-    if execution.devices > 1 and hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        hear_ctrl_c()
 
 
 @contextmanager

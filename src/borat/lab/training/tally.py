@@ -1,4 +1,4 @@
-"""What an epoch adds up, and where a run stands in it."""
+"""Sums over the batches of an epoch, and the position of a run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Tally:
 
 @dataclass
 class Position:
-    """Where a run stands: the next batch to train on."""
+    """Position of a run: the next batch to train on."""
 
     epoch: int = 0
     batch: int = 0

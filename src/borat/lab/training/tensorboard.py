@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run while it trains."""
+"""TensorBoard events of a run while it trains."""
 
 from __future__ import annotations
 

@@ -11,17 +11,20 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 
+from borat._numbers.step_info import StepInfo
 from borat.batchnorm import measure_again
-from borat.bundle import StepInfo
 from borat.lab import data
 from borat.lab.baselines import (
+    check_optimizer,
     drops_batches,
     evaluating,
     last_step,
@@ -35,14 +38,16 @@ from borat.lab.config import Execution, RunConfig
 from borat.lab.files import check_writable
 from borat.lab.methods import METHODS
 from borat.lab.metrics import goodness, judge
+from borat.lab.signals import asking_to_stop
 from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.checkpoint import State
 from borat.lab.training.checks import check_last_batch, warn_of_few_batches
 from borat.lab.training.model import laid_out, make_model_for
-from borat.lab.training.objective import make_objective
-from borat.lab.training.processes import ask_before_ending, launch, sum_over_processes, without_denormals
+from borat.lab.training.objective import Objective, make_objective
+from borat.lab.training.processes import launch, sum_over_processes, without_denormals
 from borat.lab.training.tally import Position, Tally
+from borat.lab.training.tasks import train_task
 from borat.lab.training.tensorboard import Events
 
 EVALUATION_BATCH = 512
@@ -63,7 +68,7 @@ DATA_KEYS = (
     "label_column",
     "window",
 )
-"""What data depend on, beside their name."""
+"""Keys of a configuration that are options of its data set."""
 
 
 class Interrupted(Exception):  # noqa: N818 - it is no error
@@ -75,44 +80,55 @@ Listener = Callable[[Position, Tally, int], None]
 
 
 def silent(position: Position, tally: Tally, batches: int) -> None:
-    """Listener nothing."""
+    """Report nothing."""
 
 
 class Training:
     """One run, from its configuration to its result."""
 
-    def __init__(self, config: RunConfig, task: data.Task, folder: Path, execution: Execution) -> None:
-        self.config = config
-        self.objective = make_objective(config, task.description)
-        self.dtype = torch.float64 if config.precision == "64" else torch.float32
-        torch.manual_seed(config.seed)
-        model = make_model_for(task, config).to(self.dtype)
-        check_last_batch(model, len(task.split("train")), config.batch_size, execution.devices)
-        make_optimizer(model, config)  # what is wrong with the configuration is said before processes are started
-        self.fabric = launch(execution, config.precision)
-        self.task = task.to(self.fabric.device)
+    def __init__(
+        self,
+        config: RunConfig,
+        task: data.Task,
+        objective: Objective,
+        model: nn.Module,
+        run: Run,
+        fabric: Fabric,
+        execution: Execution,
+    ) -> None:
+        self.config, self.objective, self.run = config, objective, run
+        self.fabric, self.execution = fabric, execution
+        self.task = task.to(fabric.device)
         self.batches = task.num_batches("train", config.batch_size)
-        if self.fabric.is_global_zero:
-            warn_of_few_batches(config, self.batches)
         if execution.compile:
             model.compile()
-        self.model = self.fabric.setup_module(model)
-        torch.manual_seed(config.seed + 1_000_003 * self.fabric.global_rank)  # each process has its own dropout
+        self.model = fabric.setup_module(model)
+        torch.manual_seed(config.seed + 1_000_003 * fabric.global_rank)  # each process has its own dropout
         self.optimizer = make_optimizer(self.model, config)
         self.schedule = make_schedule(self.optimizer, config, self.batches)
-        self.state = State(self.fabric, self.model.module, self.optimizer)
+        self.state = State(fabric, self.model.module, self.optimizer)
         self.position, self.tally, self.metrics = Position(), Tally(), Metrics()
-        self.run, self.execution = Run(folder), execution
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.config.precision == "64" else torch.float32
 
     @property
     def _batches_done(self) -> int:
         return self.position.epoch * self.batches + self.position.batch
 
-    def fit(self, report: Listener = silent) -> Metrics:
+    def fit(self, listener: Listener = silent) -> Metrics:
         """Train to the end of the budget, or until the loss is not finite any more: that is a result, too."""
         with exclusive(self.run.path, PATIENCE):
             self._open()
-            return self._train(report)
+            try:
+                return self._train(listener)
+            except Interrupted:
+                raise
+            except Exception:
+                with suppress(OSError):  # such as a full disk, which then is the failure
+                    self._write_metrics(replace(self.metrics, status="failed"))
+                raise
 
     def _open(self) -> None:
         """Create the run's folder, now that nothing in the configuration can be wrong, or go on where it is."""
@@ -121,25 +137,25 @@ class Training:
             about = {"data": asdict(self.task.description), "execution": self.execution.as_dict()}
             Run.create(self.run.path, self.config, **about)
         self._restore()
-        if is_first and self.metrics.epochs:  # a kill may have come after the checkpoint and before them
-            self.run.write_metrics(self.metrics)
+        if self.metrics.epochs or self.run.has_metrics():  # the last attempt failed, or was killed after its checkpoint
+            self._write_metrics(self.metrics)
         wanted = self.execution.tensorboard and is_first and self.metrics.status == "running"
         self.events = Events(self.run.path / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
 
-    def _train(self, report: Listener) -> Metrics:
-        with ask_before_ending() as wanted, self.events:
+    def _train(self, listener: Listener) -> Metrics:
+        with asking_to_stop() as wanted, self.events:
             while self.metrics.status == "running":
-                self._train_epoch(report if self.fabric.is_global_zero else silent, wanted)
+                self._train_epoch(listener if self.fabric.is_global_zero else silent, wanted)
                 self._finish_epoch()
         return self.metrics
 
-    def _train_epoch(self, report: Listener, wanted: Callable[[], bool]) -> None:
+    def _train_epoch(self, listener: Listener, wanted: Callable[[], bool]) -> None:
         self.model.train()
         start = time.perf_counter()
         for batch in self._batches("train", self.config.batch_size, start=self.position.batch):
             scores, loss = self._forward(batch)
             if math.isfinite(loss.item()) or self._is_lost(loss):  # or the batch is dropped, as if it had not been
-                self.tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
+                self._tally(self.tally, scores, loss, batch.labels)
             if any(sum_over_processes(self.fabric, self._is_lost(loss))):
                 return
             self.optimizer.zero_grad()
@@ -150,7 +166,7 @@ class Training:
             self.tally.seconds += time.perf_counter() - start
             start = time.perf_counter()
             self.events.batch(self._batches_done, loss)
-            report(self.position, self.tally, self.batches)
+            listener(self.position, self.tally, self.batches)
             if any(sum_over_processes(self.fabric, wanted())):
                 self._save("last.pt")
                 raise Interrupted(
@@ -179,13 +195,21 @@ class Training:
         take_step(self.optimizer, loss)
         self._note_step(before)
 
-    def _flush(self) -> None:
-        """At the end of the run, an update of the batches that are left: too few for a whole bundle."""
+    def _flush_only_bundle(self) -> None:
+        """Update once with an incomplete bundle, if the run is too short for a whole one.
+
+        Otherwise the batches left over at the end make no update: one of few batches can undo much of the training.
+        """
         inner = unwrap(self.optimizer)
-        if hasattr(inner, "flush"):
+        kinds = (*(epoch["kinds"] for epoch in self.metrics.epochs), self.tally.kinds)
+        updates = sum(sum(counts.values()) for counts in kinds)
+        if hasattr(inner, "flush") and not any(sum_over_processes(self.fabric, updates)):
             before = last_step(inner)
             inner.flush()
             self._note_step(before)
+
+    def _tally(self, tally: Tally, scores: Tensor, loss: Tensor, labels: Tensor) -> None:
+        tally.add(loss.item(), self.objective.weight(labels), self.objective.count(scores, labels))
 
     def _note_step(self, before: StepInfo | None) -> None:
         step = last_step(self.optimizer)
@@ -199,12 +223,12 @@ class Training:
             self.tally.steps += 1
 
     def _is_lost(self, loss: Tensor) -> bool:
-        """Whether no batch to come can repair the weights. The optimizers of this library drop such a batch."""
+        """True if no later batch can repair the weights. The optimizers of this library drop such a batch instead."""
         return not drops_batches(self.optimizer) and not math.isfinite(loss.item())
 
     def _finish_epoch(self) -> None:
         if self.position.epoch + 1 == self.config.epochs:
-            self._flush()
+            self._flush_only_bundle()
         tally = self.tally
         record: dict[str, Any] = {"epoch": self.position.epoch, "seconds": tally.seconds}
         record |= self._means("train", tally)
@@ -228,8 +252,11 @@ class Training:
             self.metrics.result = self._evaluate(tested) | self._evaluate("train", "fit")
         self.events.epoch(self._batches_done, record)
         self._save(*(("best.pt", "last.pt") if is_best else ("last.pt",)))
+        self._write_metrics(self.metrics)
+
+    def _write_metrics(self, metrics: Metrics) -> None:
         if self.fabric.is_global_zero:
-            self.run.write_metrics(self.metrics)
+            self.run.write_metrics(metrics)
 
     @torch.no_grad()
     def _evaluate(self, split: str, name: str = "") -> dict[str, float]:
@@ -239,7 +266,7 @@ class Training:
         with evaluating(self.optimizer):
             for batch in self._batches(split, EVALUATION_BATCH, shuffle=False, augment=False):
                 scores, loss = self._forward(batch)
-                tally.add(loss.item(), len(batch.labels), self.objective.count(scores, batch.labels))
+                self._tally(tally, scores, loss, batch.labels)
         return self._means(name or split, tally)
 
     def _measure_statistics(self) -> None:
@@ -284,7 +311,7 @@ class Training:
 
 
 def load_data(config: RunConfig, data_dir: Path | None) -> data.Task:
-    """The data that a run trains on."""
+    """Load the data of a run."""
     return data.load(config.data, data_dir=data_dir, **{key: getattr(config, key) for key in DATA_KEYS})
 
 
@@ -294,10 +321,26 @@ def train(
     *,
     data_dir: Path | None = None,
     execution: Execution | None = None,
-    report: Listener = silent,
+    listener: Listener = silent,
 ) -> Metrics:
-    """Train as configured, in a folder of its own; a run that was interrupted there goes on."""
+    """Train as configured, in a folder of its own; a run that was interrupted there goes on.
+
+    ``listener`` is called after each batch. Mistakes in the configuration are raised before processes are started.
+    """
+    execution = execution or Execution()
     check_writable(folder)
+    check_optimizer(config)
+    if config.task is not None:
+        if execution.devices > 1:
+            raise ValueError(f"devices must be 1 for a task, got {execution.devices}")
+        return train_task(config, folder)
     task = load_data(config, data_dir)
+    objective = make_objective(config, task.description)
+    torch.manual_seed(config.seed)
+    model = make_model_for(task, config)
+    check_last_batch(model, len(task.split("train")), config.batch_size, execution.devices)
     with without_denormals():
-        return Training(config, task, folder, execution or Execution()).fit(report)
+        fabric = launch(execution, config.precision)
+        if fabric.is_global_zero:
+            warn_of_few_batches(config, task.num_batches("train", config.batch_size))
+        return Training(config, task, objective, model, Run(folder), fabric, execution).fit(listener)

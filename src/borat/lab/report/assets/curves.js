@@ -58,7 +58,7 @@ function choicesOf(task) {
   return [best, ...ofMethods, ...atPlaces.filter((choice) => choice.settings.length > 1)];
 }
 
-// The mean over the seeds, a band of one standard deviation, and a cross where a run diverged.
+// The mean over the seeds, a band of one standard deviation, and a cross where a run diverged or failed.
 function linesOf({ setting, style, name }, key, factor) {
   const { mean, std } = setting.curves[key];
   const epochs = mean.map((_, i) => i + 1);
@@ -88,9 +88,9 @@ function linesOf({ setting, style, name }, key, factor) {
     y: [factor * mean[last]],
     mode: "markers",
     marker: { symbol: "x-thin", size: 14, line: { width: 3, color: colour } },
-    hovertemplate: `${label}<br>diverged after epoch ${last + 1}<extra></extra>`,
+    hovertemplate: `${label}<br>${setting.status} after epoch ${last + 1}<extra></extra>`,
   };
-  return [...(std ? [band] : []), line, ...(setting.diverged && last >= 0 ? [end] : [])];
+  return [...(std ? [band] : []), line, ...(setting.lost && last >= 0 ? [end] : [])];
 }
 
 function drawCurves(items, task) {
@@ -126,7 +126,7 @@ function remarkOn(choice, task) {
   if (choice.settings.some((setting) => setting.seeds > 1)) {
     remarks.push("Lines are means over the seeds, bands ± one standard deviation.");
   }
-  if (choice.settings.some((setting) => setting.diverged)) remarks.push("× marks where a run diverged.");
+  if (choice.settings.some((setting) => setting.lost)) remarks.push("× marks where a run diverged or failed.");
   if (choice.ofBest) {
     const extreme = isShare(task) ? "highest" : "lowest";
     remarks.push(`The best setting has the ${extreme} validation ${task.measure} after the last epoch.`);

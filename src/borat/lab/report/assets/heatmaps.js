@@ -19,8 +19,8 @@ function describeCell(cell, task) {
   const seeds = cell.runs > 1 ? ` (${cell.runs} seeds)` : "";
   const result = withUnit(task, withSpread(cell.mean, cell.std, (value) => write(task, value)));
   if (known(cell.mean)) lines.push(`${task.metric} <b>${result}</b>${seeds}`);
-  const all = cell.runs + cell.diverged;
-  if (cell.diverged) lines.push(cell.runs ? `${cell.diverged} of ${all} seeds diverged` : "diverged");
+  const all = cell.runs + cell.lost;
+  if (cell.lost) lines.push(cell.runs ? `${cell.lost} of ${all} seeds ${cell.status}` : cell.status);
   return lines.join("<br>");
 }
 
@@ -41,7 +41,7 @@ function heatmapTrace(cells, task, range) {
   const table = () => grid.seconds.map(() => grid.lrs.map(() => null));
   const [z, customdata] = [table(), table()];
   for (const cell of cells) {
-    z[cell.row][cell.column] = cell.diverged || !known(cell.mean) ? null : placeOf(cell, range);
+    z[cell.row][cell.column] = cell.lost || !known(cell.mean) ? null : placeOf(cell, range);
     customdata[cell.row][cell.column] = describeCell(cell, task);
   }
   const colorscale = scaleColours().map((colour, i) => [i / 4, colour]);
@@ -50,7 +50,7 @@ function heatmapTrace(cells, task, range) {
 }
 
 function labelTrace(cells, task, range) {
-  const shown = cells.filter((cell) => !cell.diverged && known(cell.mean));
+  const shown = cells.filter((cell) => !cell.lost && known(cell.mean));
   const colours = shown.map((cell) => textColour(placeOf(cell, range)));
   return {
     mode: "text",
@@ -62,9 +62,9 @@ function labelTrace(cells, task, range) {
   };
 }
 
-// A hatched box and a cross: what diverged is told apart without colour.
-function divergedTraces(cells, task) {
-  const lost = cells.filter((cell) => cell.diverged);
+// A hatched box and a cross: what was lost is told apart without colour.
+function lostTraces(cells, task) {
+  const lost = cells.filter((cell) => cell.lost);
   const corners = (at, size, signs) => lost.flatMap((cell) => [...signs.map((sign) => cell[at] + sign * size), null]);
   const hatch = { shape: "/", size: 8, solidity: 0.12, fgcolor: variable("alarm") };
   const box = {
@@ -101,7 +101,7 @@ function drawHeatmap(target, found, task, range) {
     fixedrange: true,
   });
   target.style.height = `${66 + 38 * Math.max(grid.seconds.length, 2)}px`;
-  plot(target, [heatmapTrace(cells, task, range), labelTrace(cells, task, range), ...divergedTraces(cells, task)], {
+  plot(target, [heatmapTrace(cells, task, range), labelTrace(cells, task, range), ...lostTraces(cells, task)], {
     xaxis: axis("learning rate", ticks(grid.lrs)),
     yaxis: axis(grid.second, ticks(grid.seconds)),
     hovermode: "closest",
@@ -113,7 +113,7 @@ function addHeatmaps(section, task) {
   const ramp = element("span", { class: "ramp", role: "img", "aria-label": "colour scale, darker is better" });
   drawThemed(() => (ramp.style.background = `linear-gradient(to right, ${scaleColours().join(", ")})`));
   const [low, high] = range.map((value) => withUnit(task, write(task, value)));
-  const meaning = `${high}, darker is better; × diverged, blank: not run`;
+  const meaning = `${high}, darker is better; × diverged or failed, blank: not run`;
   section.append(element("p", { class: "scale" }, `${task.metric} ${low}`, ramp, meaning));
   const panels = section.appendChild(element("div", { class: "panels" }));
   for (const [method, cells] of Object.entries(task.grid.panels)) {
@@ -139,14 +139,14 @@ function pointsOf(method, cells, task, direction) {
 
 const crossOf = (colour) => ({ symbol: "x-thin", size: 10, line: { width: 2.5, color: colour } });
 
-// What diverged has no result: its crosses stand at the worse end.
+// Lost runs have no result: their crosses stand at the worse end.
 function drawLines(target, task) {
   const worst = isShare(task) ? 0 : 1.05 * rangeOf(task)[0];
   const traces = Object.entries(task.grid.panels).flatMap(([method, cells]) => {
     const style = report.methods[method];
     const colour = colourOf(style);
-    const finished = cells.filter((cell) => !cell.diverged).sort((a, b) => a.lr - b.lr);
-    const lost = cells.filter((cell) => cell.diverged);
+    const finished = cells.filter((cell) => !cell.lost).sort((a, b) => a.lr - b.lr);
+    const lost = cells.filter((cell) => cell.lost);
     const line = { mode: "lines+markers", line: { color: colour, dash: style.dash, width: 2 } };
     const marker = { symbol: style.marker, size: 9 };
     const ground = { y: lost.map(() => worst), marker: crossOf(colour), cliponaxis: false };
@@ -163,10 +163,10 @@ function drawLines(target, task) {
   });
 }
 
-// One row for each method, with the crosses of what diverged at the worse edge.
+// One row for each method, with the crosses of lost runs at the worse edge.
 function drawDots(target, task) {
   const methods = Object.keys(task.grid.panels);
-  const finished = Object.values(task.grid.panels).flat().filter((cell) => !cell.diverged && known(cell.mean));
+  const finished = Object.values(task.grid.panels).flat().filter((cell) => !cell.lost && known(cell.mean));
   const factor = isShare(task) ? 100 : 1;
   const values = finished.map((cell) => factor * cell.mean);
   const [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [0, factor];
@@ -181,9 +181,9 @@ function drawDots(target, task) {
       return { ...pointsOf(method, chosen, task, "x"), y: chosen.map(() => plain(method)), marker, ...more };
     };
     return [
-      dots((cell) => !cell.best && !cell.diverged, { symbol: "circle-open", size: 8, color: colour }),
-      dots((cell) => cell.best && !cell.diverged, { symbol: style.marker, size: 12, color: colour }),
-      dots((cell) => cell.diverged, crossOf(colour), { x: cells.map(() => edge), error_x: {} }),
+      dots((cell) => !cell.best && !cell.lost, { symbol: "circle-open", size: 8, color: colour }),
+      dots((cell) => cell.best && !cell.lost, { symbol: style.marker, size: 12, color: colour }),
+      dots((cell) => cell.lost, crossOf(colour), { x: cells.map(() => edge), error_x: {} }),
     ];
   });
   target.style.height = `${90 + 26 * methods.length}px`;
@@ -209,11 +209,11 @@ function showHeatmaps() {
     if (task.grid.form === "heatmaps") addHeatmaps(section, task);
     if (task.grid.form === "lines") {
       section.append(legendOf(Object.keys(task.grid.panels)));
-      addPlot(section, task, drawLines, "× diverged; bars: standard deviation over seeds");
+      addPlot(section, task, drawLines, "× diverged or failed; bars: standard deviation over seeds");
     }
     if (task.grid.form === "dots") {
       const edge = isShare(task) ? "left" : "right";
-      const remark = `Filled: the best setting on validation data; open: the others; × diverged, at the ${edge} edge`;
+      const remark = `Filled: the best setting on validation data; open: the others; × diverged or failed, at the ${edge} edge`;
       addPlot(section, task, drawDots, remark);
     }
   }

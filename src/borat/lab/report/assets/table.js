@@ -89,13 +89,13 @@ class RunTable {
   }
 
   makeRow(row) {
-    const diverged = row[this.place("status")].includes("diverged");
+    const lost = /diverged|failed/.test(row[this.place("status")]);
     const cells = this.columns.map((column, i) => {
       const text = writeCell(column, row[i]);
-      const marked = diverged && column.key === "status" ? `× ${text}` : text;
+      const marked = lost && column.key === "status" ? `× ${text}` : text;
       return element("td", { class: column.kind === "text" ? column.key : "number" }, marked);
     });
-    return element("tr", { class: diverged ? "diverged" : null }, ...cells);
+    return element("tr", { class: lost ? "lost" : null }, ...cells);
   }
 }
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from pebble import ProcessExpired, ProcessPool
 
+from borat.lab.signals import ctrl_c_ignored
 from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, Stopped
 
 
@@ -96,7 +97,7 @@ def _process_context(modules: Sequence[str]) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *modules])
     try:
-        with _interrupts_ignored(), _path_inherited():
+        with ctrl_c_ignored(), _path_inherited():
             forkserver.ensure_running()
     except ChildProcessError:  # this process was forked from one that has such a server, which is out of reach
         return multiprocessing.get_context("spawn")
@@ -112,7 +113,7 @@ def _process_context(modules: Sequence[str]) -> BaseContext:
 
 @contextmanager
 def _path_inherited() -> Iterator[None]:
-    """What is started meanwhile imports the same modules as this process, and none from the working directory."""
+    """Start processes that import the same modules as this one, and none from the working directory."""
     path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in path}
     os.environ.update(path)
@@ -123,19 +124,6 @@ def _path_inherited() -> Iterator[None]:
             del os.environ[name]
             if value is not None:
                 os.environ[name] = value
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """What is started meanwhile is deaf to Ctrl-C: it is for the sweep, which then tells its processes to save."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield  # only the main thread may choose, and not for a program that handles it by itself
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, Stopped
 
 CONNECT_SECONDS = 5.0
 FOR_OTHERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Whether Ray listens for other machines, too: by itself it does, but for macOS and Windows."""
+"""Variable that lets Ray listen for other machines; its default is on, except on macOS and Windows."""
 
 
 @dataclass(frozen=True)

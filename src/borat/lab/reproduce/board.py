@@ -11,11 +11,14 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from borat.lab.metrics import lower_is_better
-from borat.lab.reproduce.run import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from borat.lab.reproduce.run import Result
 
 FLOOR = 1e-3
 """A smaller error or loss counts as this one in a ratio: a method without any error is not infinitely better."""
@@ -31,7 +34,7 @@ class Score:
 
     costs: tuple[float, ...]
     lost: int = 0
-    """How many of them diverged or failed, and count as guessing."""
+    """Number of seeds that diverged or failed, and count as guessing."""
 
     @property
     def mean(self) -> float:
@@ -63,7 +66,7 @@ class Overall:
     """The geometric mean of its ratios."""
     worst: float
     column: str
-    """Where the worst ratio is."""
+    """Column of the worst ratio."""
 
 
 Scores = Mapping[tuple[str, str], Score]
@@ -111,7 +114,7 @@ def make_board(result: Result) -> Board:
 
 @dataclass(frozen=True)
 class GoalLine:
-    """How far a method at its defaults is from the best tuned one on a task."""
+    """Distance of a method at its defaults from the best tuned one on a task."""
 
     method: str
     column: str

@@ -1,4 +1,4 @@
-"""Settings from files, flags and Python: strict types by pydantic, mistakes in our words."""
+"""Values from files, flags and Python: strict types by pydantic, errors in our words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WANTED |= {"tuple": "a list", "dict": "a table", "model": "a table"}
 """By what pydantic's errors are about."""
 
 
-class Settings(BaseModel):
+class StrictModel(BaseModel):
     """Frozen and typed: a whole number will do where a real one is wanted, nothing else is converted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -32,7 +32,7 @@ class Settings(BaseModel):
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """One mistake, an unknown key before all others: where it is, what is allowed there, and what it is instead."""
+    """Return one mistake, an unknown key before all others: its place, what is allowed there, and what was given."""
     found = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     *above, last = found["loc"] or ("",)
     where = f" of {'.'.join(map(str, above))}" if above else ""
@@ -40,10 +40,18 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         return _unknown(str(last), model)
     if found["type"] == "missing":
         return f"{last} is missing"
-    if found["type"] == "value_error":  # of our own, perhaps of the settings inside these
+    if found["type"] == "value_error":  # our own, perhaps of a model inside this one
         place = ".".join(map(str, found["loc"]))
         return f"{place}: {found['ctx']['error']}" if place else str(found["ctx"]["error"])
-    return f"{last}{where} must be {_wanted(found, model)}, got {found['input']!r}"
+    field = model.model_fields.get(str(found["loc"][0]))
+    or_none = " or none" if field is not None and NoneType in get_args(field.annotation) else ""
+    return f"{last}{where} must be {_wanted(found)}{or_none}, got {found['input']!r}"
+
+
+def explain_flag(error: ValidationError) -> str:
+    """Return what a flag must be, and its value in quotes."""
+    found = error.errors()[0]
+    return f"must be {_wanted(found)}, got {found['input']!r}"
 
 
 def _unknown(name: str, model: type[BaseModel]) -> str:
@@ -53,7 +61,5 @@ def _unknown(name: str, model: type[BaseModel]) -> str:
         return str(error)
 
 
-def _wanted(found: ErrorDetails, model: type[BaseModel]) -> str:
-    kind = WANTED.get(found["type"].partition("_")[0], found["msg"])
-    field = model.model_fields.get(str(found["loc"][0]))
-    return f"{kind} or none" if field is not None and NoneType in get_args(field.annotation) else kind
+def _wanted(found: ErrorDetails) -> str:
+    return WANTED.get(found["type"].partition("_")[0], found["msg"].removeprefix("Input should be "))

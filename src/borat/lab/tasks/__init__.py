@@ -1,0 +1,7 @@
+"""Other kinds of training: tasks that bring their own model, loss and score."""
+
+from borat.lab.tasks.names import TASKS, find_task, locate
+from borat.lab.tasks.run import TaskResult, run
+from borat.lab.tasks.task import TrainingTask
+
+__all__ = ["TASKS", "TaskResult", "TrainingTask", "find_task", "locate", "run"]

@@ -1,0 +1,67 @@
+"""The interface of a task: one small class with a model, a loss and a score."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+
+class TrainingTask(ABC):
+    """A kind of training that brings its own model, loss and score.
+
+    A task is constructed without arguments and loads or makes its data there, the same for every seed. Everything else
+    that is random draws from PyTorch's global generator, which :func:`borat.lab.tasks.run` seeds. A task with one
+    network implements :meth:`build`, :meth:`batches`, :meth:`loss` and :meth:`score`. A task with several networks,
+    each with an optimizer of its own, implements :meth:`networks` and :meth:`losses` instead of :meth:`loss`.
+    """
+
+    steps: ClassVar[int] = 1000
+    """Number of batches in a full run."""
+    metric: ClassVar[str] = "loss"
+    """Name of the score."""
+    lower_is_better: ClassVar[bool] = True
+    """True if a smaller score is better."""
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """Return a newly initialised model."""
+
+    @abstractmethod
+    def batches(self, model: nn.Module) -> Iterator[Any]:
+        """Yield training batches without end.
+
+        The model is the one in training, for tasks that collect their own data with it.
+        """
+
+    @abstractmethod
+    def score(self, model: nn.Module, split: str) -> float:
+        """Return the score of a trained model on ``"validation"`` or ``"test"``: a positive number.
+
+        It is called without gradients, with the model in evaluation mode. The random numbers that it draws are the same
+        in every run, and others for each split.
+        """
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the loss of a batch."""
+        raise NotImplementedError(f"{type(self).__name__} must implement loss, or networks and losses")
+
+    def networks(self, model: nn.Module) -> dict[str, nn.Module]:
+        """Return the parts of the model that have an optimizer each, by name."""
+        return {"model": model}
+
+    def losses(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor]]:
+        """Yield a network's name and its loss, once for each network.
+
+        The network is updated before the next loss is computed.
+        """
+        yield "model", self.loss(model, batch)
+
+    def as_loss(self, score: float) -> float:
+        """Return a score of which less is better: the score itself, or its reciprocal."""
+        if self.lower_is_better:
+            return score
+        return 1.0 / score if score else math.inf

@@ -1,0 +1,111 @@
+"""Ratios to a tuned reference: the table's arithmetic, and an experiment from end to end."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from borat.lab.config import RunConfig
+from borat.lab.reproduce.kinds.ratios import condition_of
+from borat.lab.reproduce.ratios import Row, ratio_tables, ratios, summarise
+from borat.lab.reproduce.reading import load_spec, read_spec
+from borat.lab.sweeps.engines import make_engine
+from borat.lab.tasks import TASKS
+
+TINY = """
+title = "Tiny"
+source = "not in the paper"
+question = "Does it work?"
+kind = "ratios"
+reference = "AdamW"
+protocol = "Train."
+[base]
+steps = 5
+[[columns]]
+name = "line"
+task = "vae"
+[[methods]]
+name = "AdamW"
+optimizer = "adamw"
+grid = { lr = [0.001, 0.01] }
+[[methods]]
+name = "SGD"
+optimizer = "sgd"
+lr = 1e30
+[[methods]]
+name = "AdamW: shifted"
+optimizer = "adamw"
+grid = { lr = [0.001, 0.01] }
+shift = 10.0
+[mini]
+differences = ["None."]
+"""
+
+
+def test_ratios_compare_means_over_the_seeds():
+    assert ratios({"a": [1.0, 3.0], "b": [1.0]}, {"a": [1.0, 1.0]}) == {"a": 2.0}
+    assert ratios({"a": [1.0, math.inf]}, {"a": [1.0]}) == {"a": math.inf}
+    assert summarise(ratios({"a": [0.0]}, {"a": [0.0]})).geometric_mean == 1.0
+
+
+def test_a_summary_counts_what_is_near():
+    summary = summarise({"a": 1.05, "b": 1.06, "c": 0.5, "d": math.inf})
+    assert (summary.near, summary.tasks, summary.worst_task) == (2, 4, "d")
+    assert summary.median == pytest.approx(1.055)
+    assert summary.geometric_mean == summary.worst == math.inf
+
+
+def test_tables_have_a_row_for_each_method_and_a_column_for_each_condition():
+    reference = Row("A", "plain", {"x": [2.0], "y": [4.0]})
+    rows = [reference, Row("B", "plain", {"x": [1.0], "y": [8.0]}), Row("B", "loss + 10", {"x": [2.0], "y": [400.0]})]
+    summary, means, plain, shifted = ratio_tables("Title", rows, "A")
+    assert summary.rows[0] == ("A", "plain", "1.000", "1.000", "1.000, x", "2 of 2")
+    assert summary.rows[1] == ("B", "plain", "1.250", "1.000", "2.000, y", "1 of 2")
+    assert summary.rows[2] == ("B", "loss + 10", "50.500", "10.000", "100, y", "1 of 2")
+    assert means.head == ("method", "plain", "loss + 10")
+    assert means.rows == [("A", "1.000", "-"), ("B", "1.000", "10")]
+    assert plain.rows == [("x", "1.000", "0.500"), ("y", "1.000", "2.000")]
+    assert shifted.head == ("task", "B")
+
+
+def test_conditions_are_told_apart():
+    conditions = [condition_of(RunConfig(task="vae", **keys)) for keys in ({}, {"shift": 10.0}, {"clip": 0.1})]
+    assert conditions == ["plain", "loss + 10", "gradients clipped at 0.1"]
+
+
+def test_an_experiment_from_end_to_end(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    result = read_spec(path).at("full").run(tmp_path / "runs", engine=make_engine(workers=1))
+    page = result.page("borat reproduce tiny.toml")
+    summary, means, _, shifted, rates = page.tables
+    assert [row[:2] for row in summary.rows] == [("AdamW", "plain"), ("SGD", "plain"), ("AdamW", "loss + 10")]
+    assert means.rows[0] == ("AdamW", "1.000", "1.000"), "AdamW does not see the loss"
+    assert means.rows[1] == ("SGD", "inf", "-"), "it diverged"
+    assert shifted.rows == [("line", "1.000")]
+    assert rates.rows[0][0] == "line"
+    assert not page.failures
+
+
+def test_the_zoo_has_every_task_under_every_condition():
+    cells = load_spec("zoo").at("full").plan()
+    assert {cell.column for cell in cells} == set(TASKS)
+    found = {(cell.method.partition(":")[0], condition_of(cell.configs[0])) for cell in cells}
+    conditions = {"plain", "loss + 10", "loss - 3", "gradients clipped at 0.1"}
+    assert {condition for method, condition in found if method == "FreeBORAT3"} == conditions
+    assert len(next(c for c in cells if c.method == "AdamW cosine").configs) == 6
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('reference = "AdamV"', "unknown reference 'AdamV'"),
+        ('metric = "test_accuracy"\nreference = "SGD"', "of losses"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(tmp_path, line, message):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY.replace('reference = "AdamW"', line), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        read_spec(path)
