@@ -1,4 +1,4 @@
-"""accelerate, with gradient accumulation: tell the optimizer each micro-batch's part of the loss.
+"""accelerate, with gradient accumulation: pass each micro-batch's part of the loss to the optimizer.
 
 python examples/accelerate_loop.py
 """

@@ -1,7 +1,6 @@
 """Train on several processes: torchrun --nproc_per_node=2 examples/distributed_torchrun.py [--fsdp]
 
-Nothing about BORAT changes: the optimizer averages the loss over the processes, as DDP and FSDP average the gradients,
-so that all take the same step.
+The optimizer averages the loss over the processes, as DDP and FSDP average the gradients, so all take the same step.
 """
 
 import argparse

@@ -26,7 +26,7 @@ def main():
                 folder,
                 max_steps=60,
                 per_device_train_batch_size=5,
-                max_grad_norm=0,  # the trainer clips gradients otherwise
+                max_grad_norm=0,  # no clipping, which is the trainer's default
                 lr_scheduler_type="constant",
                 eval_strategy="steps",
                 eval_steps=20,

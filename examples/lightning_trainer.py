@@ -1,4 +1,4 @@
-"""Lightning's Trainer: one callback tells FreeBORAT the loss, and validates and saves at its result.
+"""Lightning's Trainer: one callback passes the loss to FreeBORAT, and validates and saves at its result.
 
 python examples/lightning_trainer.py
 """

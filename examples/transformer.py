@@ -1,8 +1,8 @@
-"""A small character transformer, trained by FreeBORAT: no learning rate, no schedule, no clipping, no warm-up.
+"""A small character transformer, trained by FreeBORAT: no learning rate, no schedule, no warm-up.
 
 python examples/transformer.py [--steps 500] [--checkpoint transformer.pt]
 
-Start it again to go on from the checkpoint. An optimizer that returns an average has three pitfalls, marked below:
+Start it again to continue from the checkpoint. An optimizer that returns an average has three pitfalls, marked below:
 where the model is evaluated, where it is saved, and what is needed to go on.
 """
 
@@ -58,7 +58,7 @@ def evaluate(model, optimizer, text):
 
 
 def save(path, model, optimizer, generator, step):
-    # Pitfall 2: save at the average, too, so that "model" is the result for whoever loads it, without an optimizer.
+    # Pitfall 2: save at the average, too, so that "model" is the result and can be loaded without an optimizer.
     # Pitfall 3: to go on takes the optimizer's state as well. It knows that the weights are at the average, and the way
     # back; take both dictionaries between the same eval() and train().
     optimizer.eval()
@@ -99,7 +99,7 @@ def main():
         optimizer.zero_grad()
         loss = loss_of(model, *batch(train, 16, generator))
         loss.backward()
-        optimizer.step(loss=loss)  # with the loss, and with gradients that nobody has clipped
+        optimizer.step(loss=loss)  # pass the loss
         if step % 100 == 0 or step == options.steps:
             print(f"step {step}: test loss {evaluate(model, optimizer, test):.4f}", flush=True)
             save(options.checkpoint, model, optimizer, generator, step)
