@@ -170,7 +170,42 @@ def test_the_gap_of_a_loss_that_falls_like_a_root(capturable):
     falling(optimizer, w, [7.0 + 2.0 / math.sqrt(k) for k in range(1, 1001)])
     state = optimizer.state_dict()["param_groups"][0]["bundle"]
     assert state["won"] == pytest.approx(2.0 / math.sqrt(1000), rel=0.1)
-    assert optimizer.last_step.gap == pytest.approx(9.0 * state["won"] * state["scale"], rel=1e-6)
+    assert state["lost"] == 0.0
+    scale = min(1.0, state["steepest"] / state["reach"])
+    assert optimizer.last_step.gap == pytest.approx(9.0 * state["won"] * scale, rel=1e-6)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_loss_that_has_risen_can_fall_by_as_much_again(capturable):
+    """The running mean follows a rise from 1 to 2; half of it is forgotten when there are four times as many batches."""
+    w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = FreeBORAT([w], 2, capturable=capturable)
+    gaps = falling(optimizer, w, [1.0, 1.1] * 200 + [2.0] * 1200)
+    assert gaps[399] < 0.5
+    assert max(gaps[400:600]) > 0.8
+    assert optimizer.last_step.gap == pytest.approx(0.5, rel=0.2)
+
+
+def test_a_loss_that_is_rescaled_within_the_run():
+    """The loss becomes 100 times larger; a fresh optimizer from there on does not end much lower."""
+
+    def distance(fresh: bool) -> float:
+        torch.manual_seed(0)
+        w = nn.Parameter(torch.zeros(10, dtype=torch.float64))
+        target, optimizer = torch.ones_like(w), FreeBORAT([w])
+        for k in range(2000):
+            if fresh and k == 1000:
+                optimizer.eval()
+                optimizer = FreeBORAT([w])
+            optimizer.zero_grad()
+            noise = 0.3 * torch.randn_like(w)
+            loss = (100.0 if k >= 1000 else 1.0) * (w - target + noise).abs().mean()
+            loss.backward()
+            optimizer.step(loss=loss)
+        optimizer.eval()
+        return (w - target).norm().item()
+
+    assert distance(fresh=False) < 2.0 * distance(fresh=True) + 1e-3
 
 
 def test_the_start_is_a_step_size_in_the_metric():

@@ -138,8 +138,7 @@ def free_borat(
 
 def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], None]:
     """Measure what is left to win: takes the loss, <g, z - y> and gamma of each batch, and yields the gap."""
-    curve = average = slopes = highest = top = best = won = deviation = 0.0
-    ratio = 1.0
+    curve = average = slopes = highest = top = best = reach = won = lost = deviation = 0.0
     loss, apart, gamma = yield 0.0
     for k in itertools.count(1):
         if k == 1:
@@ -149,8 +148,9 @@ def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], No
             most = 10.0 * deviation if deviation > 0.0 else np.inf
             clipped = curve + min(max(loss - curve, -most), most)
             deviation += (abs(clipped - curve) - deviation) / (k - 1)
+            previous = curve
             if k == 2:
-                curve = average = highest = min(loss, curve)
+                curve = average = highest = previous = min(loss, curve)
             else:
                 average += (clipped - average) / k
                 curve += (1.0 - beta) / (1.0 - beta**k) * (clipped - curve)
@@ -158,9 +158,12 @@ def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], No
             slopes += 2.0 / (k - 1) * apart
             top = max(top, slopes)
             if top - slopes > best and highest > curve:
-                best, ratio = top - slopes, min(1.0, (top - slopes) / (highest - curve))
+                best, reach = top - slopes, highest - curve
+            reach = max(reach, (highest - curve) / 4.0)
+            lost = max(lost * np.sqrt((k - 1) / k) + curve - previous, 0.0)
         won = max(average - curve, won * np.sqrt((k - 1) / k))
-        loss, apart, gamma = yield 9.0 * won * ratio + 0.97**k * 0.01 * gamma
+        R = best / reach if 0.0 < best < reach else 1.0
+        loss, apart, gamma = yield (9.0 * won + lost) * R + 0.97**k * 0.01 * gamma
 
 
 def project_l2(radius: float) -> Callable[[Vector], Vector]:

@@ -20,6 +20,8 @@ AIM = 0.5
 WON = 9.0
 """The gap in units of what was won so far."""
 START, FADE = 0.01, 0.97  # the first step size in the metric, and the factor by which it fades with each batch
+REACH = 0.25
+"""Share of the largest fall that the largest slide is compared with at least."""
 CLIP = 10.0
 """Largest change of the loss, in mean absolute deviations, that counts in its means."""
 OUTLIER = 1000.0
@@ -36,10 +38,11 @@ class Rolling(NamedTuple):
     average: Number  # the mean ``r`` of all losses
     deviation: Number  # the mean absolute deviation of the losses from the running mean
     won: Number  # ``w``, how far the loss is below its average, forgotten like ``1 / sqrt(k)``
+    lost: Number  # how far the running mean is above its lowest value, forgotten like ``1 / sqrt(k)``
     fall: Number  # how far the running mean is below its highest value
     slide: Number  # the same of the curve that the slopes of fresh gradients draw
     steepest: Number  # the largest slide so far
-    scale: Number  # ``R``, the slide over the fall when the slide was largest; at most 1
+    reach: Number  # the fall when the slide was largest, or a quarter of the largest fall since
     gaps: Number  # the sum of the gaps
     squares: Number  # the sum of ``<g, g / D>``, each in the metric of its batch
     beta: Number  # with which the model was put at ``y``; a schedule may have changed it since
@@ -78,7 +81,7 @@ class RollingInfo(NamedTuple):
 def new_rolling(bundle_size: int) -> Rolling:
     """Return the numbers before the first batch."""
     at_origin = np.zeros(bundle_size - 2)
-    return Rolling(0, 0, at_origin, *(0.0,) * 7, 1.0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, math.inf)
+    return Rolling(0, 0, at_origin, *(0.0,) * 12, 0, 0, 0, 0.0, math.inf)
 
 
 def columns(pieces: int) -> tuple[int, int, int, int]:
@@ -187,12 +190,13 @@ def roll(
 def measure_gap(
     ops: Ops, old: Rolling, loss: Number, apart: Number, square: Number, beta: Number
 ) -> tuple[Rolling, Number]:
-    """Measure what is still to be won by what was won so far.
+    """Estimate what is left to win from what was won so far.
 
     If the loss falls like ``f* + C k^-p``, its average so far is above it by ``p / (1 - p)`` of what is left: for ``p =
-    1/2``, the rate of stochastic methods, by the gap itself. It is a difference of losses, so that no bound has to be
-    known. Its scale is checked against the gradients': the average moves by ``2 / (k - 1) (z - x)``, and a fresh
-    gradient's slopes along that way sum up to the loss's fall, unless gradients were clipped.
+    1/2``, the rate of stochastic methods, by the gap itself. If the loss has risen, it can fall by as much again. Both
+    are differences of losses, so no bound has to be known. Slopes give their scale in units of the gradient: the
+    average moves by ``2 / (k - 1) (z - x)``, and the slopes of fresh gradients along that way sum up to the fall of
+    the loss, unless gradients were clipped.
 
     Args:
         ops: the functions of the kind of number.
@@ -214,24 +218,26 @@ def measure_gap(
     move = ops.where(is_first | is_second, 0.0 * change, (1.0 - beta) / (1.0 - beta**k) * change)
     mean = ops.where(is_first | is_second, lower, old.mean + move)
     average = ops.where(is_first | is_second, lower, old.average + (old.mean + change - old.average) / k)
-    faded = old.won * (old.batches / k) ** 0.5
-    won = ops.where(average - mean > faded, average - mean, faded)
+    fade = (old.batches / k) ** 0.5
+    won = ops.maximum(average - mean, fade * old.won)
+    lost = _falls(ops, fade * old.lost, -move, is_first)
     fall = _falls(ops, old.fall, move, is_first)
     slide = _falls(ops, old.slide, 2.0 / before * apart, is_first)
-    is_steepest = (slide > ops.where(is_first, 0.0 * slide, old.steepest)) & (fall > 0.0)
-    ratio = slide / ops.where(fall > 0.0, fall, 1.0)
-    scale = ops.where(is_steepest, ops.where(ratio < 1.0, ratio, 1.0), old.scale)
-    scale = ops.where(is_first, 1.0, scale)
-    gap = WON * won * scale + FADE**k * START * square
+    is_steepest = (slide > old.steepest) & (fall > 0.0)
+    steepest = ops.where(is_steepest, slide, old.steepest)
+    reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
+    scale = ops.where((steepest > 0.0) & (steepest < reach), steepest / ops.where(reach > 0.0, reach, 1.0), 1.0)
+    gap = (WON * won + lost) * scale + FADE**k * START * square
     return old._replace(
         mean=mean,
         average=average,
         deviation=ops.where(is_first, START * square, old.deviation + (abs(change) - old.deviation) / before),
         won=won,
+        lost=lost,
         fall=fall,
         slide=slide,
-        steepest=ops.where(is_steepest, slide, ops.where(is_first, 0.0 * slide, old.steepest)),
-        scale=scale,
+        steepest=steepest,
+        reach=reach,
         gaps=ops.where(is_first, gap, old.gaps + gap),
         squares=ops.where(is_first, square, old.squares + square),
     ), gap

@@ -28,6 +28,7 @@ class Readings:
     mean: Tensor  # the running mean m
     average: Tensor  # the mean r of all losses
     won: Tensor  # w
+    lost: Tensor  # l
 
 
 def read(losses: Sequence[float], beta: float = 0.9, square: float = 1e9) -> Readings:
@@ -35,7 +36,7 @@ def read(losses: Sequence[float], beta: float = 0.9, square: float = 1e9) -> Rea
     ops, state, rows = host_ops(1), new_rolling(2), []
     for k, loss in enumerate(losses, start=1):
         state = measure_gap(ops, state, loss, 0.0, square, beta)[0]._replace(batches=k)
-        rows.append((state.mean, state.average, state.won))
+        rows.append((state.mean, state.average, state.won, state.lost))
     return Readings(*torch.tensor(rows, dtype=torch.float64).T)
 
 
@@ -106,10 +107,10 @@ def run_free(problem: Problem, bundle_size: int, order: Sequence[int], box: floa
 
 
 def largest_step_sizes(trace: FreeTrace) -> Tensor:
-    """Return ``9 V / mean(gamma) + 0.01`` after each batch, where ``V`` is the range of the losses so far."""
+    """Return ``10 V / mean(gamma) + 0.01`` after each batch, where ``V`` is the range of the losses so far."""
     seen = trace.losses.cummax(0).values - trace.losses.cummin(0).values
     counts = torch.arange(1, len(seen) + 1)
-    return WON * seen * counts / trace.gamma.cumsum(0) + START
+    return (WON + 1.0) * seen * counts / trace.gamma.cumsum(0) + START
 
 
 def longest_move(bundle_size: int, beta2: float = 0.99) -> float:
