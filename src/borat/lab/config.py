@@ -1,47 +1,40 @@
-"""One frozen, typed description of a training run, from a file, from flags, or from Python, and of how it is done.
-
-Everything that decides the outcome of a run is in the first, so that its digest names the run.
-"""
+"""Frozen, typed descriptions of a training run and of its execution, from a file, from flags or from Python."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from pathlib import Path, PurePath
-from typing import Any, Self
+from pathlib import PurePath
+from typing import Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from borat.lab.files import pick, read_mapping
+from borat.lab.files import pick
 from borat.lab.methods import METHODS, label_of
-from borat.lab.strict import StrictModel
+from borat.lab.strict import StrictModel, one_of
 
 LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
-SCHEDULES = (
-    "constant",
-    "manual",
-    "piecewise",
-    "geometric",
-    "cosine",
-    "one-cosine",
-    "warmup",
-    "warmup-cosine",
-    "plateau",
-)
-PRECISIONS = ("32", "64", "bf16-mixed")
-STRATEGIES = ("auto", "ddp", "fsdp")
-ACCELERATORS = ("auto", "cpu", "gpu", "cuda", "mps")
-OF_TASKS = ("task", "steps", "shift", "clip")
-TAKEN_BY_TASKS = ("optimizer", "bundle_size", "lr", "schedule", "momentum", "weight_decay", "radius", "seed")
-"""Keys of other runs that a task takes, too."""
+BATCH_SCHEDULES = ("constant", "cosine", "one-cosine", "warmup", "warmup-cosine")
+"""Schedules that change the learning rate after batches rather than epochs; tasks take no others."""
+SCHEDULES = (*BATCH_SCHEDULES, "manual", "piecewise", "geometric", "plateau")
+TASK_KEYS = ("task", "steps", "shift", "clip")
+"""Keys for tasks only."""
+SHARED_KEYS = ("optimizer", "bundle_size", "lr", "schedule", "momentum", "weight_decay", "radius", "seed")
+"""Keys for tasks and for other runs."""
+
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class RunConfig(StrictModel):
-    """The configuration of a training run; the budget is in passes over the data, as in the paper."""
+    """The configuration of a training run: everything that decides its outcome, so that its digest names the run.
+
+    The budget is in passes over the data, as in the paper.
+    """
 
     data: str = "digits"
-    label_noise: float = 0.0
+    label_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
     train_limit: int | None = None
     validation_size: int | None = None
     augment: bool = True
@@ -53,89 +46,57 @@ class RunConfig(StrictModel):
     window: int | None = None
 
     model: str = "mlp-128-128"
-    dropout: float = 0.0
-    loss: str = "ce"
+    dropout: Fraction = 0.0
+    loss: Annotated[str, one_of(*LOSSES)] = "ce"
 
     optimizer: str = "borat"
-    bundle_size: int = 3
-    lr: float = 0.1
-    """Without it, what the authors of the optimizer advise."""
-    schedule: str = "constant"
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    radius: float | None = None
+    bundle_size: Count = 3
+    lr: NonNegative = 0.1
+    """The learning rate; by default the one that the optimizer's authors advise."""
+    schedule: Annotated[str, one_of(*SCHEDULES)] = "constant"
+    momentum: Fraction = 0.9
+    weight_decay: NonNegative = 0.0
+    radius: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
 
-    epochs: int = 10
-    batch_size: int = 128
+    epochs: Count = 10
+    batch_size: Count = 128
     seed: int = 0
 
-    precision: str = "32"
+    precision: Annotated[str, one_of("32", "64", "bf16-mixed")] = "32"
 
     task: str | None = None
     """A task of :mod:`borat.lab.tasks`, in place of data, a model, a loss and a number of epochs."""
-    steps: int | None = None
-    """Batches of a task's run; the task's own number without it."""
-    shift: float | None = None
-    """Added to a task's losses."""
-    clip: float | None = None
+    steps: Annotated[int | None, Field(ge=1)] = None
+    """Number of batches of a task's run; the task's own number by default."""
+    shift: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    """Constant that is added to a task's losses."""
+    clip: Annotated[float | None, Field(gt=0)] = None
     """Largest norm of a task's gradients."""
 
     @model_validator(mode="before")
     @classmethod
-    def _advised_lr(cls, values: Any) -> Any:
+    def _set_defaults(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         method = METHODS.get(values.get("optimizer", "borat"))
         return ({"lr": method.lr} if method else {}) | ({"epochs": 1} if values.get("task") else {}) | values
 
     @model_validator(mode="after")
-    def _check_ranges(self) -> Self:
-        for name, allowed in (("loss", LOSSES), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("epochs", "batch_size", "bundle_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "momentum", "weight_decay", "dropout", "label_noise"):
-            if not getattr(self, name) >= 0.0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("momentum", "dropout"):
-            if not getattr(self, name) < 1.0:
-                raise ValueError(f"{name} must be less than 1, got {getattr(self, name)}")
-        if self.label_noise > 1.0:
-            raise ValueError(f"label_noise must be at most 1, got {self.label_noise}")
-        if self.radius is not None and not 0.0 < self.radius < math.inf:
-            raise ValueError(f"radius must be positive or none, got {self.radius}")
-        if self.weight_decay == math.inf:
-            raise ValueError(f"weight_decay must be finite, got {self.weight_decay}")
-        self._check_task()
+    def _check_task(self) -> Self:
+        """Refuse keys that would be ignored, and schedules that a task cannot have."""
+        defaults = {key: field.default for key, field in type(self).model_fields.items()} | {"epochs": 1}
+        for key, default in defaults.items():
+            is_ignored = key in TASK_KEYS if self.task is None else key not in (*TASK_KEYS, *SHARED_KEYS)
+            if is_ignored and getattr(self, key) != default:
+                reason = "needs a task" if self.task is None else "does not apply to a task"
+                raise ValueError(f"{key} {reason}, got {getattr(self, key)!r}")
+        if self.task is not None and self.schedule not in BATCH_SCHEDULES:
+            allowed = ", ".join(BATCH_SCHEDULES)
+            raise ValueError(f"schedule must be one of {allowed} for a task, got {self.schedule!r}")
         return self
 
-    def _check_task(self) -> None:
-        """Refuse keys that would be ignored."""
-        if self.task is None:
-            refused = dict.fromkeys(OF_TASKS)
-        else:
-            refused = {key: field.default for key, field in type(self).model_fields.items()} | {"epochs": 1}
-            refused = {key: value for key, value in refused.items() if key not in (*TAKEN_BY_TASKS, *OF_TASKS)}
-        for key, usual in refused.items():
-            if getattr(self, key) != usual:
-                raise ValueError(
-                    f"{key} {'does not apply to' if self.task else 'needs'} a task, got {getattr(self, key)!r}"
-                )
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        if self.shift is not None and not math.isfinite(self.shift):
-            raise ValueError(f"shift must be finite, got {self.shift}")
-        if self.clip is not None and not self.clip > 0.0:
-            raise ValueError(f"clip must be positive, got {self.clip}")
-
-    @classmethod
-    def from_file(cls, path: Path) -> RunConfig:
-        """Read a TOML or JSON file."""
-        return cls(**read_mapping(path))
-
     def replace(self, **changes: Any) -> RunConfig:
+        """Return a copy with other values for some keys."""
         return RunConfig(**{**self.as_dict(), **changes})
 
     def as_dict(self) -> dict[str, Any]:
@@ -143,12 +104,12 @@ class RunConfig(StrictModel):
 
     @property
     def method(self) -> str:
-        """The optimizer and its schedule as tables and figures call them."""
+        """Name of the optimizer and its schedule in tables and figures."""
         return label_of(self.optimizer, self.bundle_size, self.schedule)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Keys that decide the outcome; of a file of word vectors, only the name."""
+        """Keys that decide the outcome; a file of word vectors counts by its name alone."""
         return {**self.as_dict(), "glove": self.glove and PurePath(self.glove).name}
 
     @property
@@ -159,37 +120,25 @@ class RunConfig(StrictModel):
 
 
 def check_method(config: RunConfig) -> None:
-    """Raise a ValueError for an optimizer that is not there, or that cannot have this loss."""
+    """Raise a ValueError for an unknown optimizer, or one that cannot minimise this loss."""
     allowed = METHODS[pick("optimizer", config.optimizer, METHODS)].losses or LOSSES
     if config.loss not in allowed:
         raise ValueError(f"loss must be {' or '.join(allowed)} for {config.optimizer}, got {config.loss!r}")
 
 
 class Execution(StrictModel):
-    """Devices and other means of training. They should not change the result, and are no part of a configuration.
+    """Devices and other means of training, which should not change the result.
 
     Attributes:
-        devices: how many processes, each with a device of its own; the batch is shared among them.
-        strategy: ``"ddp"`` copies the model, ``"fsdp"`` spreads it (FSDP2); ``"auto"`` is DDP with several devices.
-        accelerator: ``"cpu"``, ``"gpu"``, …; the best there is for ``"auto"``.
-        compile: whether to compile the model.
-        tensorboard: whether to write events for TensorBoard.
+        devices: number of processes, each with its own device; they share each batch.
+        strategy: ``"ddp"`` replicates the model, ``"fsdp"`` shards it (FSDP2); ``"auto"`` is DDP with several devices.
+        accelerator: ``"cpu"``, ``"gpu"``, …; ``"auto"`` takes the best available.
+        compile: compile the model.
+        tensorboard: write events for TensorBoard.
     """
 
-    devices: int = 1
-    strategy: str = "auto"
-    accelerator: str = "auto"
+    devices: Count = 1
+    strategy: Annotated[str, one_of("auto", "ddp", "fsdp")] = "auto"
+    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "cuda", "mps")] = "auto"
     compile: bool = False
     tensorboard: bool = True
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.devices < 1:
-            raise ValueError(f"devices must be an integer of at least 1, got {self.devices}")
-        for name, allowed in (("strategy", STRATEGIES), ("accelerator", ACCELERATORS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        return self
-
-    def as_dict(self) -> dict[str, Any]:
-        return self.model_dump()

@@ -1,26 +1,26 @@
-"""Values from files, flags and Python: strict types by pydantic, errors in our words."""
+"""Strict types for values from files, flags and Python, by pydantic, with errors in our own words."""
 
 from __future__ import annotations
 
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from borat.lab.files import pick
+from borat.lab.files import unknown
 
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Field(strict=False)]
-"""A list in a file, a tuple here."""
+"""A tuple, which is a list in a file."""
 
-WANTED = {"int": "of type int", "float": "of type float", "string": "of type str", "bool": "of type bool"}
-WANTED |= {"tuple": "a list", "dict": "a table", "model": "a table"}
-"""By what pydantic's errors are about."""
+EXPECTED = {"int": "of type int", "float": "of type float", "string": "of type str", "bool": "of type bool"}
+EXPECTED |= {"tuple": "a list", "dict": "a table", "model": "a table"}
+"""Expected types, by the first word of pydantic's error types."""
 
 
 class StrictModel(BaseModel):
-    """Frozen and typed: a whole number will do where a real one is wanted, nothing else is converted."""
+    """Frozen and typed: an integer is accepted as a float, nothing else is converted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -31,35 +31,41 @@ class StrictModel(BaseModel):
             raise ValueError(explain(error, type(self))) from None
 
 
+def one_of(*allowed: str) -> AfterValidator:
+    """Return the annotation of a text that must be one of these."""
+
+    def check(value: str) -> str:
+        if value not in allowed:
+            raise PydanticCustomError("one_of", "one of {allowed}", {"allowed": ", ".join(allowed)})
+        return value
+
+    return AfterValidator(check)
+
+
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return one mistake, an unknown key before all others: its place, what is allowed there, and what was given."""
+    """Return one mistake, unknown keys first: its place, what is allowed there, and what was given."""
     found = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     *above, last = found["loc"] or ("",)
     where = f" of {'.'.join(map(str, above))}" if above else ""
     if found["type"] == "extra_forbidden":
-        return _unknown(str(last), model)
+        return str(unknown("key", str(last), model.model_fields))
     if found["type"] == "missing":
         return f"{last} is missing"
-    if found["type"] == "value_error":  # our own, perhaps of a model inside this one
+    if found["type"] == "value_error":  # raised by a validator of ours, perhaps in a nested model
         place = ".".join(map(str, found["loc"]))
         return f"{place}: {found['ctx']['error']}" if place else str(found["ctx"]["error"])
     field = model.model_fields.get(str(found["loc"][0]))
     or_none = " or none" if field is not None and NoneType in get_args(field.annotation) else ""
-    return f"{last}{where} must be {_wanted(found)}{or_none}, got {found['input']!r}"
+    return f"{last}{where} must be {_expected(found)}{or_none}, got {found['input']!r}"
 
 
 def explain_flag(error: ValidationError) -> str:
     """Return what a flag must be, and its value in quotes."""
     found = error.errors()[0]
-    return f"must be {_wanted(found)}, got {found['input']!r}"
+    return f"must be {_expected(found)}, got {found['input']!r}"
 
 
-def _unknown(name: str, model: type[BaseModel]) -> str:
-    try:
-        return pick("key", name, model.model_fields)
-    except ValueError as error:
-        return str(error)
-
-
-def _wanted(found: ErrorDetails) -> str:
-    return WANTED.get(found["type"].partition("_")[0], found["msg"].removeprefix("Input should be "))
+def _expected(found: ErrorDetails) -> str:
+    text = found["msg"].removeprefix("Input should be ")
+    text = text.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
+    return EXPECTED.get(found["type"].partition("_")[0], text)

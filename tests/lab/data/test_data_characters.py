@@ -10,8 +10,7 @@ import torch
 from borat.lab.config import RunConfig
 from borat.lab.data import CorruptFileError, DataError, MissingDataError, load
 from borat.lab.data.characters import NO_LABEL
-from borat.lab.training.objective import make_objective
-from borat.lab.training.tally import Tally
+from borat.lab.training.objective import Tally, make_objective
 
 LETTERS = "".join(random.Random(0).choices("abc déß\n", k=1003))
 

@@ -63,7 +63,7 @@ def test_a_task_of_ones_own_from_a_module(own, monkeypatch):
     [
         ("difusion", "unknown task 'difusion'; did you mean 'diffusion'?"),
         ("nowhere.py:MyTask", "task must name a Python file that exists, got .*nowhere.py"),
-        ("no_such_module:MyTask", "task must name a module that can be imported, got 'no_such_module:MyTask'"),
+        ("no_such_module:MyTask", "task must name a module that can be imported, got 'no_such_module'"),
     ],
 )
 def test_a_wrong_name_is_answered_by_the_nearest(name, message):

@@ -141,7 +141,7 @@ def test_compiled_models_learn_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"devices": 0}, "devices must be an integer of at least 1, got 0"),
+        ({"devices": 0}, "devices must be at least 1, got 0"),
         ({"strategy": "dp"}, "strategy must be one of auto, ddp, fsdp, got 'dp'"),
         ({"accelerator": "abacus"}, "accelerator must be one of"),
         ({"compile": "yes"}, "compile must be of type bool"),

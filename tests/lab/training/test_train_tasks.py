@@ -61,9 +61,9 @@ def test_a_run_that_diverged_says_so(tmp_path):
         ({"task": "vae", "epochs": 3}, "epochs does not apply to a task, got 3"),
         ({"task": "vae", "data": "csv"}, "data does not apply to a task, got 'csv'"),
         ({"clip": 0.1}, r"clip needs a task, got 0\.1"),
-        ({"task": "vae", "steps": 0}, "steps must be at least 1, got 0"),
-        ({"task": "vae", "clip": 0.0}, r"clip must be positive, got 0\.0"),
-        ({"task": "vae", "shift": float("inf")}, "shift must be finite, got inf"),
+        ({"task": "vae", "steps": 0}, "steps must be at least 1 or none, got 0"),
+        ({"task": "vae", "clip": 0.0}, r"clip must be greater than 0 or none, got 0\.0"),
+        ({"task": "vae", "shift": float("inf")}, "shift must be a finite number or none, got inf"),
     ],
 )
 def test_keys_that_would_be_ignored_are_refused(keys, message):

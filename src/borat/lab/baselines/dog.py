@@ -1,4 +1,4 @@
-"""DoG, from dog-optimizer, with the averaging of its iterates."""
+"""DoG from dog-optimizer, with the average of its iterates."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from borat._optim.base import Constraint
 
 GAMMA = 8.0
-"""Of the polynomial decay, as in the DoG paper."""
+"""Exponent of the polynomial decay, as in the DoG paper."""
 
 
 class DoG(dog.DoG):  # type: ignore[misc]
     r"""Distance over gradients (Ivgi, Hinder and Carmon, 2023), evaluated at the average of its iterates.
 
-    Without a decay of the step size, its authors call averaging crucial. It is their polynomial decay averaging,
+    Its authors call averaging crucial if the step size does not decay. This is their polynomial decay averaging,
 
     .. math::
         \bar w_t = \bar w_{t-1} + \frac{1 + \gamma}{t + \gamma} (w_t - \bar w_{t-1}), \qquad \gamma = 8,
 
-    of the parameters and of the statistics of batch normalisation; the library's averager needs a second model for that
-    and is not part of the optimizer's state. :meth:`eval` puts the model at the average, :meth:`train` puts it back.
+    of the parameters and of the statistics of batch normalisation. The library's averager needs a second model and is
+    not part of the optimizer's state. :meth:`eval` moves the model to the average, :meth:`train` moves it back.
 
     Args:
-        model: whose parameters to optimise.
+        model: the model to train.
         lr: the factor :math:`c`; 1 is recommended.
         weight_decay: added to the gradient.
         constraint: projects the parameters after each step.
@@ -38,8 +38,8 @@ class DoG(dog.DoG):  # type: ignore[misc]
     ) -> None:
         self.model, self.constraint = model, constraint
         params = [p for p in model.parameters() if p.requires_grad]
-        # the library's recommendation for the first distance
-        first_distance = 1e-4 if any(isinstance(m, _BatchNorm) for m in model.modules()) else 1e-6
+        has_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
+        first_distance = 1e-4 if has_norm else 1e-6  # as the library recommends
         super().__init__(params, reps_rel=first_distance, lr=lr, weight_decay=weight_decay)
         self.param_groups[0].update(averaged=0, evaluating=False)
         self._project()
@@ -47,7 +47,7 @@ class DoG(dog.DoG):  # type: ignore[misc]
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         if self.param_groups[0]["evaluating"]:
-            raise RuntimeError("the model is at the average for evaluation: call the optimizer's train() before step()")
+            raise RuntimeError("step() was called between eval() and train(), while the model is at the average")
         loss: Tensor | None = super().step(closure)
         self._project()
         self._average()
@@ -55,16 +55,16 @@ class DoG(dog.DoG):  # type: ignore[misc]
 
     @property
     def step_size(self) -> float | None:
-        """The distance over the root of the sum of squared gradients, times ``lr``."""
+        """Distance over the root of the sum of squared gradients, times ``lr``."""
         eta = self.param_groups[0].get("eta")
         return None if eta is None else float(eta[0])
 
     def eval(self) -> None:
-        """Put the model at the average of its iterates."""
+        """Move the model to the average of its iterates."""
         self._swap(evaluating=True)
 
     def train(self) -> None:
-        """Put the model back at the last iterate, bit for bit."""
+        """Move the model back to the last iterate, bit for bit."""
         self._swap(evaluating=False)
 
     def _average(self) -> None:

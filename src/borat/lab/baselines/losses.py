@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from borat.lab.config import RunConfig, check_method
+from borat.lab.config import RunConfig
 from borat.losses import MultiClassHingeLoss, SmoothHingeLoss, TopKCrossEntropyLoss
 
 LOSSES: dict[str, type[nn.Module]] = {
@@ -16,6 +16,5 @@ LOSSES: dict[str, type[nn.Module]] = {
 
 
 def make_loss(config: RunConfig) -> nn.Module:
-    """The loss of a run, averaged over the batch."""
-    check_method(config)
+    """Return the loss of a run, averaged over the batch."""
     return LOSSES[config.loss]()

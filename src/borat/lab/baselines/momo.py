@@ -1,4 +1,4 @@
-"""MoMo and MoMo-Adam, from momo-opt, with all of their memory in the state dict and their step size to be read."""
+"""MoMo and MoMo-Adam from momo-opt, with a complete state dict and a readable step size."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import momo  # type: ignore[import-untyped]
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from borat.lab.baselines.loss_based import Loss
 
 
 class _InGroup:
-    """An attribute that lives in the first parameter group, and so in the state dict."""
+    """An attribute that is kept in the first parameter group, and so in the state dict."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name.lstrip("_")
@@ -26,10 +26,10 @@ class _InGroup:
 
 
 class _Remembering:
-    r"""Add to the library: it does not save the average of the losses and the number of steps.
+    r"""Save the average of the losses and the number of steps, and tell the step size: the library does neither.
 
-    Nor does it tell its step size, which is found again from the averages that it keeps of the losses
-    (:math:`\bar f`), of the gradients (:math:`d`) and of their products with the parameters (:math:`\gamma`):
+    The step size follows from the averages that the library keeps of the losses (:math:`\bar f`), of the gradients
+    (:math:`d`) and of their products with the parameters (:math:`\gamma`):
 
     .. math::
         \tau = \min \Big\{ \frac{\eta}{\rho}, \;
@@ -47,7 +47,7 @@ class _Remembering:
         params = self.param_groups[0]["params"]
         before = [p.detach().clone() for p in params]
         result: Loss = super().step(closure, loss)  # type: ignore[misc]
-        for p in params:  # made in float32, and loaded in the parameter's type
+        for p in params:  # created in float32, but loaded in the parameter's type
             self.state[p]["grad_dot_w"] = self.state[p]["grad_dot_w"].to(p.dtype)
         self.step_size = self._last_step_size(before)
         return result
@@ -71,6 +71,9 @@ class _Remembering:
 
 class MoMo(_Remembering, momo.Momo):  # type: ignore[misc]
     """Momentum models (Schaipp, Ohana, Eickenberg, Defazio and Gower, 2024) on SGD with momentum."""
+
+    def __init__(self, params: list[nn.Parameter], lr: float, *, momentum: float, weight_decay: float) -> None:
+        super().__init__(params, lr, beta=momentum, weight_decay=weight_decay)
 
 
 class MoMoAdam(_Remembering, momo.MomoAdam):  # type: ignore[misc]

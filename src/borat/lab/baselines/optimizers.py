@@ -17,17 +17,17 @@ from borat.lab.methods import METHODS, Method
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
-    """Make the optimizer of a run. If it takes no constraint, the radius is enforced after each of its steps."""
+    """Return the optimizer of a run. If it takes no constraint, the radius is enforced after each step."""
     check_optimizer(config)
     method = METHODS[config.optimizer]
     if not method.shards and any(map(sharding.is_sharded, model.parameters())):
-        raise ValueError(f"{config.optimizer} cannot train a model that is spread over processes: use ddp, not fsdp")
+        raise ValueError(f"{config.optimizer} cannot train a sharded model: use ddp, not fsdp")
     params = [p for p in model.parameters() if p.requires_grad]
     ball = None if config.radius is None else L2Ball(config.radius)
-    given = {
-        argument: ball if key == "radius" else getattr(config, key) for key, argument in method.takes.items()
-    } | dict(method.options)
-    optimizer = _class_of(method)(model if method.takes_model else params, lr=config.lr, **given)
+    arguments = {key: getattr(config, key) for key in method.takes if key != "radius"} | dict(method.options)
+    if "radius" in method.takes:
+        arguments["constraint"] = ball
+    optimizer = _find_class(method)(model if method.takes_model else params, lr=config.lr, **arguments)
     if ball is not None and "radius" not in method.takes:
         ball(params)
         optimizer.register_step_post_hook(lambda *_: ball(params))
@@ -35,16 +35,16 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
 
 
 def check_optimizer(config: RunConfig) -> None:
-    """Raise a ValueError for an optimizer that is not installed, or that cannot have this loss or this weight decay."""
+    """Raise a ValueError for an optimizer that is not installed, or cannot have this loss or this weight decay."""
     check_method(config)
     method = METHODS[config.optimizer]
     if config.weight_decay and "weight_decay" not in method.takes:
         raise ValueError(f"weight_decay does not apply to {config.optimizer}: use radius, got {config.weight_decay}")
-    _class_of(method)
+    _find_class(method)
 
 
-def _class_of(method: Method) -> Callable[..., Optimizer]:
-    """Imported when it is used: its library may not be installed."""
+def _find_class(method: Method) -> Callable[..., Optimizer]:
+    """Import the class of a method now: its library may not be installed."""
     if not isinstance(method.optimizer, str):
         return method.optimizer
     module, _, name = method.optimizer.partition(":")
@@ -56,15 +56,15 @@ def _class_of(method: Method) -> Callable[..., Optimizer]:
 
 
 def sgd(params: list[nn.Parameter], lr: float, momentum: float, **options: Any) -> Optimizer:
-    """SGD with Nesterov's momentum, if any."""
+    """Return SGD, with Nesterov's form of momentum if there is any."""
     return torch.optim.SGD(params, lr=lr, momentum=momentum, nesterov=momentum > 0.0, **options)
 
 
 def nadamw(params: list[nn.Parameter], lr: float, **options: Any) -> Optimizer:
-    """NAdam with decoupled weight decay."""
+    """Return NAdam with decoupled weight decay."""
 
     def keep_types(optimizer: Optimizer, *_: Any) -> None:
-        for p, state in optimizer.state.items():  # made in float32, and loaded in the parameter's type
+        for p, state in optimizer.state.items():  # created in float32, but loaded in the parameter's type
             state["mu_product"] = state["mu_product"].to(p.dtype)
 
     optimizer = torch.optim.NAdam(params, lr=lr, decoupled_weight_decay=True, **options)

@@ -1,4 +1,4 @@
-"""Prodigy, from prodigyopt."""
+"""Prodigy from prodigyopt."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class Prodigy(prodigyopt.Prodigy):  # type: ignore[misc]
 
     @property
     def step_size(self) -> float | None:
-        """The estimated distance times ``lr``."""
+        """Estimated distance times ``lr``."""
         group = self.param_groups[0]
         return float(group["d"] * group["lr"]) if group["k"] else None

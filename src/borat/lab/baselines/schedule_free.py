@@ -1,4 +1,4 @@
-"""Schedule-Free SGD and AdamW, from schedulefree."""
+"""Schedule-Free SGD and AdamW from schedulefree."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from borat.constraints import L2Ball
 from borat.lab.baselines.loss_based import inner_product
 
 
-class _ThereAndBack:
-    r"""Base of both: :meth:`eval` puts the model at the average, and :meth:`train` back, bit for bit."""
+class _ExactReturn:
+    """Let :meth:`train` undo :meth:`eval` bit for bit, which the library does up to rounding."""
 
     param_groups: list[dict[str, Any]]
     state: dict[Tensor, dict[str, Tensor]]
 
     @torch.no_grad()
     def eval(self) -> None:
-        r"""Put the model at the average :math:`x`."""
+        r"""Move the model to the average :math:`x`."""
         if self.param_groups[0]["train_mode"]:
             for p in self._started():
                 self.state[p]["y"] = p.detach().clone()
@@ -30,7 +30,7 @@ class _ThereAndBack:
 
     @torch.no_grad()
     def train(self) -> None:
-        r"""Put the model back at :math:`y`."""
+        r"""Move the model back to :math:`y`."""
         super().train()  # type: ignore[misc]
         for p in self._started():
             if "y" in self.state[p]:
@@ -40,19 +40,19 @@ class _ThereAndBack:
         return [p for p in self.param_groups[0]["params"] if "z" in self.state.get(p, {})]
 
 
-class ScheduleFree(_ThereAndBack, schedulefree.SGDScheduleFree):  # type: ignore[misc]
+class ScheduleFree(_ExactReturn, schedulefree.SGDScheduleFree):  # type: ignore[misc]
     r"""Schedule-Free SGD (Defazio, Yang, Mehta, Mishchenko, Khaled and Cutkosky, 2024).
 
-    The gradients are measured at :math:`y = (1 - \beta) z + \beta x`, where :math:`z` takes the steps of SGD and
-    :math:`x` is their average, at which the model is evaluated. Beside what the library does, :meth:`train` goes back
-    bit for bit, and a ball constrains :math:`z`, so that :math:`x` and :math:`y` stay in it as well.
+    Gradients are measured at :math:`y = (1 - \beta) z + \beta x`, where :math:`z` takes the steps of SGD and
+    :math:`x` is their average, at which the model is evaluated. A ball constrains :math:`z`, so that :math:`x` and
+    :math:`y` stay in it as well.
 
     Args:
         params: parameters.
         lr: the learning rate.
         momentum: :math:`\beta`, between 0 and 1.
         weight_decay: added to the gradient.
-        constraint: a ball around zero, or none.
+        constraint: a ball around zero, or None.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ScheduleFree(_ThereAndBack, schedulefree.SGDScheduleFree):  # type: ignore
         return float(group["scheduled_lr"]) if group["k"] else None
 
     def _project(self, radius: float) -> None:
-        r"""Project :math:`z`, and move :math:`y` as if :math:`z` had come there by its step."""
+        r"""Project :math:`z`, and move :math:`y` as if the step of :math:`z` had ended there."""
         group, params = self.param_groups[0], self._started()
         zs = [self.state[p]["z"] for p in params]
         norm = math.sqrt(inner_product(zs, zs))
@@ -99,8 +99,8 @@ class ScheduleFree(_ThereAndBack, schedulefree.SGDScheduleFree):  # type: ignore
             z.mul_(scale)
 
 
-class ScheduleFreeAdamW(_ThereAndBack, schedulefree.AdamWScheduleFree):  # type: ignore[misc]
-    r"""Schedule-Free AdamW: the same, where :math:`z` takes the steps of Adam without its momentum."""
+class ScheduleFreeAdamW(_ExactReturn, schedulefree.AdamWScheduleFree):  # type: ignore[misc]
+    r"""Schedule-Free AdamW: :math:`z` takes the steps of Adam without momentum."""
 
     def __init__(self, params: list[nn.Parameter], lr: float = 0.0025, *, weight_decay: float = 0.0) -> None:
         super().__init__(params, lr=lr, weight_decay=weight_decay)

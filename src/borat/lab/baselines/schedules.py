@@ -1,22 +1,22 @@
-"""The learning-rate schedules of the paper's first figure and of its experiments, for a budget of any length.
+"""The learning-rate schedules of the paper's first figure and of its experiments, for any budget.
 
 ============= ==========================================================================================================
-constant      the learning rate stays as it is
+constant      the learning rate does not change
 manual        of Zagoruyko and Komodakis (2016) for wide residual networks: times 0.2 at 30, 60 and 80 % of the budget,
               which is after 60, 120 and 160 of 200 epochs; on SVHN, times 0.1 at 50 and 75 %, after 80 and 120 of 160
 piecewise     of Huang et al. (2017) for densely connected networks: times 0.1 at 50 and 75 % of the budget
 geometric     of Szegedy et al. (2015): times 0.94 after every second epoch
-cosine        warm restarts of Loshchilov and Hutter (2017): cycles of cosine annealing to zero, each twice as long as
-              the one before. Four of them fill the budget: the first takes a fifteenth of it, and the last one ends
-              with it. The learning rate changes after each batch
+cosine        warm restarts of Loshchilov and Hutter (2017): four cycles of cosine annealing to zero, each twice as
+              long as the one before; the first takes a fifteenth of the budget, and the last ends with it. The
+              learning rate changes after each batch
 one-cosine    a single cosine from the learning rate to zero
 warmup        rises from zero over the first 5 % of the budget, then stays
-warmup-cosine rises as well, then falls to zero along a single cosine
+warmup-cosine the same rise, then a single cosine to zero
 plateau       of the paper's experiment on SNLI: divided by 5 after each epoch without a new best validation accuracy,
-              or loss where there is no accuracy
+              or validation loss if there is no accuracy
 ============= ==========================================================================================================
 
-They work with every optimizer. BORAT takes a new learning rate at its next bundle.
+All work with every optimizer. A new learning rate takes effect at BORAT's next bundle.
 """
 
 from __future__ import annotations
@@ -35,22 +35,21 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from borat.lab.baselines.stepping import unwrap
 from borat.lab.config import RunConfig
 
 COSINE_CYCLES = 1 + 2 + 4 + 8
-"""The lengths of the cycles, in units of the first."""
+"""Sum of the lengths of the cycles, in units of the first."""
 
 WARMUP = 0.05
-"""The share of the budget in which the learning rate rises."""
+"""Share of the budget in which the learning rate rises."""
 
 
 class Schedule:
-    """A schedule of torch that is told of batches and epochs; without one, the learning rate is constant.
+    """A scheduler of torch that steps after batches or after epochs, whichever it counts.
 
     Args:
-        scheduler: of torch, or none.
-        budget: the number of batches in all epochs.
+        scheduler: the scheduler, or None for a constant learning rate.
+        budget: number of batches in all epochs.
     """
 
     def __init__(self, scheduler: LRScheduler | None, budget: int) -> None:
@@ -58,7 +57,7 @@ class Schedule:
         self.batches_done = 0
 
     def after_batch(self) -> None:
-        """Called after each step of the optimizer."""
+        """Call this after each step of the optimizer."""
         self.batches_done += 1
         if isinstance(self.scheduler, CosineAnnealingWarmRestarts) and self.batches_done < self.budget:
             self.scheduler.step(COSINE_CYCLES * self.batches_done / self.budget)
@@ -66,7 +65,7 @@ class Schedule:
             self.scheduler.step()
 
     def after_epoch(self, score: float) -> None:
-        """Called after each epoch and its evaluation, with a score of which more is better."""
+        """Call this after each epoch and its evaluation, with a score for which higher is better."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(score)
         elif isinstance(self.scheduler, MultiStepLR | StepLR):
@@ -77,18 +76,18 @@ class Schedule:
         return {"batches_done": self.batches_done, "scheduler": scheduler}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state; the learning rate itself is in that of the optimizer."""
+        """Continue from a saved state; the learning rate itself is in the optimizer's state."""
         self.batches_done = state["batches_done"]
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
 
 def make_schedule(optimizer: Optimizer, config: RunConfig, batches: int) -> Schedule:
-    """The schedule of a run whose epochs have so many batches."""
+    """Return the schedule of a run with this number of batches in an epoch."""
     if batches < 1:
         raise ValueError(f"batches must be at least 1, got {batches}")
     budget = config.epochs * batches
-    return Schedule(_make_scheduler(unwrap(optimizer), config, budget), budget)
+    return Schedule(_make_scheduler(optimizer, config, budget), budget)
 
 
 def _make_scheduler(optimizer: Optimizer, config: RunConfig, budget: int) -> LRScheduler | None:
@@ -110,12 +109,12 @@ def _make_scheduler(optimizer: Optimizer, config: RunConfig, budget: int) -> LRS
 
 
 def _milestones(config: RunConfig, *shares: float) -> list[int]:
-    """The epochs after which so large shares of the budget are spent; the first epoch always has the first rate."""
+    """Return the epochs after which these shares of the budget are spent, none before the end of the first."""
     return [max(1, round(share * config.epochs)) for share in shares]
 
 
 def _factor(warmup: int, end: int | None) -> Callable[[int], float]:
-    """Of the learning rate after so many batches: a rise of ``warmup`` of them, and a cosine to zero at the ``end``."""
+    """Return the factor of the learning rate by batch: a rise over ``warmup`` of them, a cosine to zero at ``end``."""
 
     def factor(batch: int) -> float:
         if batch < warmup:

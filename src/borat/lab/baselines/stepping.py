@@ -1,10 +1,8 @@
-"""One way to use all optimizers: a step, a look at the model, and how long the step was.
-
-Each function also takes an optimizer that Lightning Fabric has wrapped.
-"""
+"""One way to use all optimizers: take a step, evaluate the result, read the step size."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,54 +18,57 @@ from borat._state.store import Processes
 
 
 def take_step(optimizer: Optimizer, loss: Tensor) -> None:
-    """Update the parameters from their gradients and the loss; the model is not evaluated again.
+    """Update the parameters from their gradients and the loss, without evaluating the model again.
 
-    Processes that train together pass the losses of their parts of the batch, and take the step of the whole batch.
+    Processes that train together pass the losses of their parts of the batch and take the step of the whole batch.
     """
-    if not drops_batches(optimizer):  # else it is one of ours, which average the loss by themselves
+    if not drops_batches(optimizer):  # the optimizers of this library average the loss themselves
         loss = _mean_over_processes(loss.detach())
-    optimizer.step(lambda: loss)  # type: ignore[arg-type,return-value] # who needs the loss asks for it
+    optimizer.step(lambda: loss)  # type: ignore[arg-type,return-value] # others ignore the loss
 
 
 @contextmanager
-def evaluating(optimizer: Optimizer) -> Iterator[None]:
-    """Put the model where its method evaluates it, and afterwards back, bit for bit.
+def evaluating(optimizer: Any) -> Iterator[None]:
+    """Move the model to the point at which its method is evaluated, and back afterwards, bit for bit.
 
-    BORAT evaluates the centre of its bundle, FreeBORAT, Schedule-Free and DoG their averages, the others the current
-    point.
+    BORAT is evaluated at the centre of its bundle, FreeBORAT, Schedule-Free and DoG at their averages, the others at
+    the current point.
     """
-    inner = unwrap(optimizer)
-    if not hasattr(inner, "eval"):
+    if not hasattr(optimizer, "eval"):
         yield
         return
-    inner.eval()
+    optimizer.eval()
     try:
         yield
     finally:
-        inner.train()
+        optimizer.train()
 
 
 def last_step(optimizer: Optimizer) -> StepInfo | None:
     """Return the last update of an optimizer of this library; None before the first, and for other optimizers."""
-    return getattr(unwrap(optimizer), "last_step", None)
+    return getattr(optimizer, "last_step", None)
 
 
 def drops_batches(optimizer: Optimizer) -> bool:
-    """True if it drops batches whose loss is not finite, as the optimizers of this library do."""
-    return hasattr(type(unwrap(optimizer)), "dropped_batches")  # of the optimizer itself, one would wait for a GPU
+    """True if it drops batches with a loss that is not finite, as the optimizers of this library do."""
+    return hasattr(type(optimizer), "dropped_batches")  # reading it from the optimizer itself is a device sync
+
+
+def is_lost(optimizer: Optimizer, loss: float) -> bool:
+    """True if the loss is not finite and the optimizer cannot drop the batch: no later batch can repair the weights."""
+    return not drops_batches(optimizer) and not math.isfinite(loss)
 
 
 def step_size(optimizer: Optimizer) -> float | None:
-    """The step size of the last update, for methods that have a single one; None before the first update.
+    """Return the step size of the last update, that of the first group if there are several.
 
-    With several parameter groups it is that of the first.
+    None before the first update, and for methods with a step size for each coordinate.
     """
-    inner = unwrap(optimizer)
-    if (step := last_step(inner)) is not None:
+    if (step := last_step(optimizer)) is not None:
         return step.step_size[0] if isinstance(step.step_size, tuple) else step.step_size
-    if isinstance(inner, torch.optim.SGD):
-        return float(inner.param_groups[0]["lr"])
-    size = getattr(inner, "step_size", None)
+    if isinstance(optimizer, torch.optim.SGD):
+        return float(optimizer.param_groups[0]["lr"])
+    size = getattr(optimizer, "step_size", None)
     return None if size is None else float(size)
 
 
@@ -77,8 +78,3 @@ def _mean_over_processes(loss: Tensor) -> Tensor:
         loss = sharding.whole(loss) / processes
         dist.all_reduce(loss)
     return loss
-
-
-def unwrap(optimizer: Optimizer) -> Any:
-    """The optimizer that Fabric's wrapper hands its calls to: the wrapper would keep what is assigned to itself."""
-    return getattr(optimizer, "optimizer", optimizer)

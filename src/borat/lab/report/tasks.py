@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from borat.lab.config import OF_TASKS, RunConfig
+from borat.lab.config import TASK_KEYS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
 from borat.lab.metrics import METRICS, best, judge
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
@@ -254,7 +254,7 @@ def describe(config: RunConfig) -> tuple[str, ...]:
     if config.task is not None:
         return (
             config.task,
-            *(f"{key} {value:g}" for key in OF_TASKS[1:] if (value := getattr(config, key)) is not None),
+            *(f"{key} {value:g}" for key in TASK_KEYS[1:] if (value := getattr(config, key)) is not None),
         )
     parts = [config.data, config.model, LOSS_NAMES.get(config.loss, config.loss)]
     if config.label_noise:

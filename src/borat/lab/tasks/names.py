@@ -1,40 +1,40 @@
-"""Tasks by name, and a user's own task from a file or a module."""
+"""Tasks by name, and tasks of a user from a file or a module."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module, util
+from inspect import isabstract
 from pathlib import Path
 from types import ModuleType
 
 from borat.lab.files import unknown
 from borat.lab.tasks.task import TrainingTask
 
-_HERE = "borat.lab.tasks"
 TASKS = {
-    "autoencoder": f"{_HERE}.autoencoders:Autoencoder",
-    "vae": f"{_HERE}.autoencoders:VAE",
-    "diffusion": f"{_HERE}.diffusion:Diffusion",
-    "gan": f"{_HERE}.gan:GAN",
-    "noisy-regression": f"{_HERE}.regression:NoisyRegression",
-    "gaussian-likelihood": f"{_HERE}.regression:GaussianLikelihood",
-    "contrastive": f"{_HERE}.embeddings:Contrastive",
-    "triplet": f"{_HERE}.embeddings:Triplet",
-    "segmentation": f"{_HERE}.segmentation:Segmentation",
-    "seq2seq": f"{_HERE}.sequences:SequenceToSequence",
-    "adding": f"{_HERE}.sequences:Adding",
-    "distillation": f"{_HERE}.transfer:Distillation",
-    "fine-tuning": f"{_HERE}.transfer:FineTuning",
-    "physics": f"{_HERE}.physics:Physics",
-    "factorisation": f"{_HERE}.factorisation:Factorisation",
-    "reinforce": f"{_HERE}.reinforcement:Reinforce",
-    "ppo": f"{_HERE}.reinforcement:PPO",
+    "autoencoder": "digits:Autoencoder",
+    "vae": "digits:VAE",
+    "diffusion": "digits:Diffusion",
+    "gan": "synthetic:GAN",
+    "noisy-regression": "synthetic:NoisyRegression",
+    "gaussian-likelihood": "synthetic:GaussianLikelihood",
+    "contrastive": "digits:Contrastive",
+    "triplet": "digits:Triplet",
+    "segmentation": "synthetic:Segmentation",
+    "seq2seq": "sequences:SequenceToSequence",
+    "adding": "sequences:Adding",
+    "distillation": "digits:Distillation",
+    "fine-tuning": "digits:FineTuning",
+    "physics": "synthetic:Physics",
+    "factorisation": "synthetic:Factorisation",
+    "reinforce": "reinforcement:Reinforce",
+    "ppo": "reinforcement:PPO",
 }
-"""The place of each task: a module and the name of a class in it."""
+"""Module of :mod:`borat.lab.tasks` and class of each task."""
 
 
 def find_task(name: str) -> TrainingTask:
-    """Return the task of this name, with its data; ``file.py:Class`` and ``module:Class`` are tasks of one's own.
+    """Return a task with its data, by its name, or as ``file.py:Class`` or ``module:Class``.
 
     >>> find_task("autoencoder").metric
     'squared error per pixel'
@@ -44,20 +44,20 @@ def find_task(name: str) -> TrainingTask:
 
 def locate(name: str) -> type[TrainingTask]:
     """Return the class of a task."""
-    place = TASKS.get(name, name)
-    if ":" not in place:
+    place = f"{__package__}.{TASKS[name]}" if name in TASKS else name
+    source, colon, attribute = place.rpartition(":")
+    if not colon:
         raise unknown("task", name, TASKS, forms=("NAME", "FILE.py:CLASS", "MODULE:CLASS"))
-    source, _, attribute = place.rpartition(":")
-    module = _load_file(Path(source)) if source.endswith(".py") else _import(source, name)
-    found = vars(module).get(attribute)
-    if not (isinstance(found, type) and issubclass(found, TrainingTask)):
-        classes = [key for key, value in vars(module).items() if _is_own_task(value, module)]
+    module = _load_file(Path(source)) if source.endswith(".py") else _import(source)
+    classes = {key: value for key, value in vars(module).items() if _is_task(value)}
+    if attribute not in classes:
         raise unknown(f"task of {source}", attribute, classes)
+    found: type[TrainingTask] = classes[attribute]
     return found
 
 
-def _is_own_task(value: object, module: ModuleType) -> bool:
-    return isinstance(value, type) and issubclass(value, TrainingTask) and value.__module__ == module.__name__
+def _is_task(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, TrainingTask) and not isabstract(value)
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -73,10 +73,10 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _import(module: str, task: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     try:
-        return import_module(module)
+        return import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
+        if error.name is None or not name.startswith(error.name):
             raise
-        raise ValueError(f"task must name a module that can be imported, got {task!r}: {error}") from error
+        raise ValueError(f"task must name a module that can be imported, got {name!r}: {error}") from error

@@ -1,4 +1,4 @@
-"""Reinforcement learning on the cart and pole of gymnasium: REINFORCE and PPO."""
+"""Reinforcement learning on gymnasium's cart and pole: REINFORCE and PPO."""
 
 from __future__ import annotations
 
@@ -6,50 +6,47 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from borat.lab.tasks.common import minibatches, mlp
+from borat.lab.tasks.parts import minibatches, mlp
 from borat.lab.tasks.task import TrainingTask
 
 DISCOUNT = 0.99
 REWARD = 0.1
-"""Reward of a step in training: values are below 10."""
-EPISODES = 20
-"""Episodes of a score."""
-SPREAD = 0.15
-"""Largest distance from rest at the start; 0.05 in training."""
+"""Reward of a step in training, which keeps values below 10."""
 
 
-class CartPole:
-    """Several carts, each with a pole to balance, that begin anew by themselves."""
+class CartPoles:
+    """Several carts, each with a pole to balance. An episode that ends is followed by a new one.
+
+    Args:
+        count: number of carts.
+        spread: largest distance from rest at the start of the first episodes.
+    """
 
     def __init__(self, count: int, spread: float = 0.05) -> None:
         try:
             import gymnasium
         except ModuleNotFoundError as error:
             raise ValueError("this task needs gymnasium, which is missing: pip install 'borat[gym]'") from error
-        self.carts = [gymnasium.make("CartPole-v1") for _ in range(count)]
-        self.options = {"low": -spread, "high": spread}
+        carts = [lambda: gymnasium.make("CartPole-v1")] * count
+        self.env = gymnasium.vector.SyncVectorEnv(carts, autoreset_mode="SameStep")
         seeds = torch.randint(2**31, (count,)).tolist()
-        self.state = torch.tensor(np.stack([self._begin(*pair) for pair in zip(self.carts, seeds, strict=True)]))
-
-    def _begin(self, cart: Any, seed: int | None = None) -> Any:
-        return cart.reset(seed=seed, options=self.options)[0]
+        self.state = torch.from_numpy(self.env.reset(seed=seeds, options={"low": -spread, "high": spread})[0])
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take a step in each; return the states after it, and where the pole fell or the episode ended."""
-        results = [cart.step(action) for cart, action in zip(self.carts, actions.tolist(), strict=True)]
-        after = [result[0] for result in results]
-        fallen, over = [result[2] for result in results], [result[2] or result[3] for result in results]
-        states = [self._begin(cart) if o else a for cart, a, o in zip(self.carts, after, over, strict=True)]
-        self.state = torch.tensor(np.stack(states))
-        return torch.tensor(np.stack(after)), torch.tensor(fallen), torch.tensor(over)
+        """Take a step with each cart; return the states after it, which poles fell, and which episodes ended."""
+        states, _, fallen, truncated, infos = self.env.step(actions.numpy())
+        self.state = torch.from_numpy(states)
+        after, ended = self.state.clone(), fallen | truncated
+        for i in ended.nonzero()[0]:
+            after[i] = torch.from_numpy(infos["final_obs"][i])
+        return after, torch.from_numpy(fallen), torch.from_numpy(ended)
 
 
-def draw(logits: Tensor) -> Tensor:
+def sample(logits: Tensor) -> Tensor:
     """Draw an action in each state."""
     return (logits - torch.empty_like(logits).exponential_().log()).argmax(1)
 
@@ -60,22 +57,19 @@ def log_probability(logits: Tensor, actions: Tensor) -> Tensor:
 
 
 class BalancingTask(TrainingTask):
-    """Balance a pole on a cart: the mean return of twenty episodes, which end after 500 steps."""
+    """Balance a pole on a cart. The score is the mean return of twenty episodes, which end after 500 steps."""
 
     metric = "return"
     lower_is_better = False
-
-    def act(self, model: nn.Module, states: Tensor) -> Tensor:
-        """Return the best action in each state."""
-        actions: Tensor = model(states)[:, :2].argmax(1)
-        return actions
+    score_episodes, score_spread = 20, 0.15
 
     def score(self, model: nn.Module, split: str) -> float:
-        carts, alive, total = CartPole(EPISODES, spread=SPREAD), torch.ones(EPISODES, dtype=torch.bool), 0
+        carts, total = CartPoles(self.score_episodes, self.score_spread), 0
+        alive = torch.ones(self.score_episodes, dtype=torch.bool)
         while alive.any():
             total += int(alive.sum())
-            alive &= ~carts.step(self.act(model, carts.state))[2]
-        return total / EPISODES
+            alive &= ~carts.step(model(carts.state)[:, :2].argmax(1))[2]
+        return total / self.score_episodes
 
 
 class Reinforce(BalancingTask):
@@ -94,19 +88,18 @@ class Reinforce(BalancingTask):
     @torch.no_grad()
     def _play(self, model: nn.Module) -> tuple[Tensor, ...]:
         """Play one episode with each cart; return states, actions and standardised returns."""
-        carts, alive = CartPole(self.episodes), torch.ones(self.episodes, dtype=torch.bool)
-        states, actions, alives = [], [], []
+        carts, alive = CartPoles(self.episodes), torch.ones(self.episodes, dtype=torch.bool)
+        rows = []
         while alive.any():
-            states.append(carts.state)
-            actions.append(draw(model(carts.state)))
-            alives.append(alive)
-            alive = alive & ~carts.step(actions[-1])[2]
-        played = torch.stack(alives)
+            state, action = carts.state, sample(model(carts.state))
+            rows.append((state, action, alive))
+            alive = alive & ~carts.step(action)[2]
+        states, actions, played = (torch.stack(column) for column in zip(*rows, strict=True))
         returns = played.float()
         for t in reversed(range(len(returns) - 1)):
             returns[t] += DISCOUNT * returns[t + 1]
         gained = returns[played]
-        return torch.stack(states)[played], torch.stack(actions)[played], (gained - gained.mean()) / gained.std()
+        return states[played], actions[played], (gained - gained.mean()) / gained.std()
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         states, actions, advantages = batch
@@ -129,28 +122,28 @@ class PPO(BalancingTask):
     """Proximal policy optimization (Schulman et al., 2017), with generalised advantages."""
 
     steps = 500
-    carts, length, passes, size = 16, 128, 4, 256
+    carts, length, passes, batch_size = 16, 128, 4, 256
     smoothing, clip = 0.95, 0.2
 
     def build(self) -> nn.Module:
         return ActorCritic()
 
     def batches(self, model: nn.Module) -> Iterator[Any]:
-        carts = CartPole(self.carts)
+        carts = CartPoles(self.carts)
         while True:
             played = self._play(model, carts)
-            yield from islice(minibatches(self.size, *played), self.passes * len(played[0]) // self.size)
+            yield from islice(minibatches(self.batch_size, *played), self.passes * len(played[0]) // self.batch_size)
 
     @torch.no_grad()
-    def _play(self, model: nn.Module, carts: CartPole) -> tuple[Tensor, ...]:
+    def _play(self, model: nn.Module, carts: CartPoles) -> tuple[Tensor, ...]:
         """Return states, actions, their log-probabilities, advantages and returns."""
         rows = []
         for _ in range(self.length):
             state, out = carts.state, model(carts.state)
-            action = draw(out[:, :2])
-            after, fallen, over = carts.step(action)
+            action = sample(out[:, :2])
+            after, fallen, ended = carts.step(action)
             gain = REWARD + DISCOUNT * model(after)[:, 2] * ~fallen - out[:, 2]
-            rows.append((state, action, log_probability(out[:, :2], action), out[:, 2], gain, ~over))
+            rows.append((state, action, log_probability(out[:, :2], action), out[:, 2], gain, ~ended))
         state, action, log_prob, value, gain, goes_on = (torch.stack(column) for column in zip(*rows, strict=True))
         advantage = gain.clone()
         for t in reversed(range(self.length - 1)):

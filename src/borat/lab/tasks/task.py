@@ -1,4 +1,4 @@
-"""The interface of a task: one small class with a model, a loss and a score."""
+"""The interface of a task, and two kinds of tasks that need no more than data, a model and a loss."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from borat.lab.tasks.parts import minibatches
+
 
 class TrainingTask(ABC):
     """A kind of training that brings its own model, loss and score.
 
-    A task is constructed without arguments and loads or makes its data there, the same for every seed. Everything else
-    that is random draws from PyTorch's global generator, which :func:`borat.lab.tasks.run` seeds. A task with one
+    A task is constructed without arguments and loads or generates its data there, the same for every seed. Everything
+    else that is random draws from PyTorch's global generator, which :func:`borat.lab.tasks.run` seeds. A task with one
     network implements :meth:`build`, :meth:`batches`, :meth:`loss` and :meth:`score`. A task with several networks,
-    each with an optimizer of its own, implements :meth:`networks` and :meth:`losses` instead of :meth:`loss`.
+    each with its own optimizer, implements :meth:`networks` and :meth:`losses` instead of :meth:`loss`.
     """
 
     steps: ClassVar[int] = 1000
@@ -41,8 +43,8 @@ class TrainingTask(ABC):
     def score(self, model: nn.Module, split: str) -> float:
         """Return the score of a trained model on ``"validation"`` or ``"test"``: a positive number.
 
-        It is called without gradients, with the model in evaluation mode. The random numbers that it draws are the same
-        in every run, and others for each split.
+        Called without gradients and with the model in evaluation mode. The random numbers that it draws are the same
+        in every run and differ between the splits.
         """
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -61,7 +63,42 @@ class TrainingTask(ABC):
         yield "model", self.loss(model, batch)
 
     def as_loss(self, score: float) -> float:
-        """Return a score of which less is better: the score itself, or its reciprocal."""
+        """Return a score for which lower is better: the score itself, or its reciprocal."""
         if self.lower_is_better:
             return score
         return 1.0 / score if score else math.inf
+
+
+class DataTask(TrainingTask):
+    """A task on a fixed data set, whose constructor sets :attr:`splits`. Its score is the loss of a whole split."""
+
+    batch_size: ClassVar[int] = 64
+    repeats: ClassVar[int] = 1
+    """Number of evaluations that a score averages: more than one if the loss is random."""
+    splits: dict[str, tuple[Tensor, ...]]
+    """Tensors of ``"train"``, ``"validation"`` and ``"test"``, with an example in each row."""
+
+    def batches(self, model: nn.Module) -> Iterator[Any]:
+        return minibatches(self.batch_size, *self.splits["train"])
+
+    def score(self, model: nn.Module, split: str) -> float:
+        return sum(self.loss(model, self.splits[split]).item() for _ in range(self.repeats)) / self.repeats
+
+
+class SampledTask(TrainingTask):
+    """A task whose examples are all drawn anew. Its score is the loss of a large batch."""
+
+    batch_size: ClassVar[int] = 64
+    score_size: ClassVar[int] = 2000
+    """Number of examples that a score draws."""
+
+    @abstractmethod
+    def draw(self, count: int) -> Any:
+        """Return a batch of examples."""
+
+    def batches(self, model: nn.Module) -> Iterator[Any]:
+        while True:
+            yield self.draw(self.batch_size)
+
+    def score(self, model: nn.Module, split: str) -> float:
+        return self.loss(model, self.draw(self.score_size)).item()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
 from torch import nn
@@ -14,28 +13,25 @@ from borat.lab.tasks import locate
 
 
 def check_names(config: RunConfig) -> None:
-    """Raise a ValueError for a data set, a model or an optimizer that does not exist, or that no run could use."""
-    find_loader(config.data)
+    """Raise a ValueError for a data set, a model, an optimizer or a task that does not exist or does not fit."""
     parse_name(config.model)
     check_model_suits(config)
     check_method(config)
     if config.task is not None:
         locate(config.task)
-    if math.isinf(config.lr):
-        raise ValueError(f"lr must be finite, got {config.lr}")
 
 
 def check_model_suits(config: RunConfig) -> None:
     """Raise a ValueError for a model that cannot read the data."""
-    kind, wanted = config.model.lower().split("-")[0], find_loader(config.data).models
-    if wanted and kind not in wanted:
-        raise ValueError(f"model must be {' or '.join(wanted)} for {config.data}, got {config.model!r}")
-    if not wanted and any(kind in loader.models for loader in DATASETS.values()):
+    kind, allowed = config.model.lower().split("-")[0], find_loader(config.data).models
+    if allowed and kind not in allowed:
+        raise ValueError(f"model must be {' or '.join(allowed)} for {config.data}, got {config.model!r}")
+    if not allowed and any(kind in loader.models for loader in DATASETS.values()):
         raise ValueError(f"model must be one for images or vectors for {config.data}, got {config.model!r}")
 
 
 def check_last_batch(model: nn.Module, examples: int, batch_size: int, processes: int) -> None:
-    """Batch normalisation of vectors needs two examples in each process."""
+    """Raise a ValueError if a process has one example in the last batch: batch normalisation of vectors needs two."""
     last = examples % batch_size or batch_size
     if -(-last // processes) < 2 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
         raise ValueError(
@@ -46,11 +42,11 @@ def check_last_batch(model: nn.Module, examples: int, batch_size: int, processes
 
 def warn_of_few_batches(config: RunConfig, batches: int) -> None:
     """Warn if a run is too short for one whole bundle: its only update is made at its end."""
-    needed, there = config.bundle_size - 1, batches * config.epochs
-    if config.optimizer == "borat" and there < needed:
+    needed, available = config.bundle_size - 1, batches * config.epochs
+    if config.optimizer == "borat" and available < needed:
         warnings.warn(
             f"bundle_size={config.bundle_size} needs {needed} batches for an update, but epochs={config.epochs} and "
-            f"batch_size={config.batch_size} give {there}: the only update is made of these, at the end. Train for "
+            f"batch_size={config.batch_size} give {available}: the only update uses these, at the end. Train for "
             "more epochs, or with a smaller bundle_size or batch_size",
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""The model of a run: made for its data, with inputs as it wants them."""
+"""The model of a run, with the shapes, the layout and the precision of its inputs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from borat.lab.models import make_model
 from borat.lab.training.checks import check_model_suits
 
 WORD_DIMENSION = 50
-"""Of random word vectors, where none are given."""
+"""Dimension of random word vectors, if no file of vectors is given."""
 
 
 def make_model_for(task: Task, config: RunConfig) -> nn.Module:
-    """Make the model of a run, with the shapes of its data."""
+    """Return the model of a run, with the shapes of its data."""
     check_model_suits(config)
     shape, options = task.description.input_shape, {}
     if task.vocabulary:  # sentences: the model looks words up in a frozen matrix
@@ -28,7 +28,8 @@ def make_model_for(task: Task, config: RunConfig) -> nn.Module:
     return model.to(torch.float64) if config.precision == "64" else model
 
 
-def laid_out(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+def prepare(inputs: Tensor, config: RunConfig) -> Tensor:
+    """Return inputs in the precision and the memory format of the model."""
     if inputs.is_floating_point():
-        inputs = inputs.to(dtype)
+        inputs = inputs.to(torch.float64 if config.precision == "64" else torch.float32)
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs

@@ -1,66 +1,96 @@
-"""Objectives: the loss of a batch, and the count of right answers."""
+"""Objectives: the loss of a batch, its other measurements, and their sums over an epoch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
 from borat.lab.baselines import make_loss
 from borat.lab.config import RunConfig
 from borat.lab.data import Description
+from borat.lab.training.processes import sum_over_processes
+
+LARGEST_EXPONENT = 700.0
+"""Largest number whose exponential is finite, roughly."""
+SUMS = ("loss", "examples", "correct", "answers", "among_five")
 
 
-class Count(NamedTuple):
-    """Right answers beside all answers."""
+@dataclass
+class Tally:
+    """Sums over batches; that of an epoch is part of the checkpoint."""
 
-    correct: int
-    answers: int
-    among_five: int = 0
-    """Right answers among the first five, if that is counted."""
+    loss: float = 0.0
+    examples: float = 0
+    """Sum of the weights of the losses."""
+    correct: float = 0
+    answers: float = 0
+    among_five: float = 0
+    """Number of right answers among the first five, if they are counted."""
+    seconds: float = 0.0
+    step_sizes: float = 0.0
+    steps: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Tally) -> None:
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def over_processes(self, fabric: Fabric) -> Tally:
+        """Return the same tally with the sums of all processes."""
+        totals: Any = zip(SUMS, sum_over_processes(fabric, *(getattr(self, name) for name in SUMS)), strict=True)
+        return replace(self, **dict(totals))
+
+    def means(self) -> dict[str, float]:
+        loss = self.loss / self.examples if self.examples else math.nan
+        return {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, LARGEST_EXPONENT)),
+            "accuracy": self.correct / max(self.answers, 1),
+            "top5_accuracy": self.among_five / max(self.answers, 1),
+        }
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss whose smallest possible value is zero, and what else is measured."""
+    """A loss whose smallest possible value is zero, and the measures that are reported with it."""
 
     loss: nn.Module
     measures: tuple[str, ...] = ("loss", "accuracy")
 
-    def count(self, scores: Tensor, labels: Tensor) -> Count:
-        return Count(int((scores.argmax(1) == labels).sum()), len(labels))
-
-    def weight(self, labels: Tensor) -> int:
-        """Return the weight of a batch in a mean over batches."""
-        return len(labels)
+    def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
+        """Return the measurements of a batch."""
+        count = len(labels)
+        return Tally(loss * count, count, int((scores.argmax(1) == labels).sum()), count)
 
 
 class TopFiveObjective(Objective):
-    """A loss that asks for no more than the right class among the first five."""
+    """A loss that only asks for the right class among the first five."""
 
-    def count(self, scores: Tensor, labels: Tensor) -> Count:
+    def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
         first = scores.topk(min(5, scores.shape[1]), dim=1).indices
-        return super().count(scores, labels)._replace(among_five=int((first == labels[:, None]).sum()))
+        return replace(super().measure(scores, labels, loss), among_five=int((first == labels[:, None]).sum()))
 
 
 class BitsObjective(Objective):
     """Answers that are sequences of bits; a label of -1 is not scored."""
 
-    def count(self, scores: Tensor, labels: Tensor) -> Count:
+    def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
         scored = labels >= 0
-        return Count(int((((scores > 0) == labels.bool()) & scored).sum()), int(scored.sum()))
+        correct = ((scores > 0) == labels.bool()) & scored
+        return Tally(loss * len(labels), len(labels), int(correct.sum()), int(scored.sum()))
 
 
 class CharactersObjective(Objective):
-    """The next character of each: judged by its probability, not by whether it is the first guess."""
+    """The next character of each, measured by its probability and not as right or wrong."""
 
-    def count(self, scores: Tensor, labels: Tensor) -> Count:
-        return Count(0, 0)
-
-    def weight(self, labels: Tensor) -> int:
-        return int((labels >= 0).sum())
+    def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
+        count = int((labels >= 0).sum())
+        return Tally(loss * count, count)
 
 
 class NextCharacterLoss(nn.Module):
@@ -80,13 +110,12 @@ class SequenceLoss(nn.Module):
 
 
 def make_objective(config: RunConfig, description: Description) -> Objective:
+    """Return the objective of a run on data of this description."""
+    if config.loss != "ce" and (description.sequences or description.alphabet):
+        raise ValueError(f"loss must be ce for {description.name}, which has no classes, got {config.loss!r}")
     if description.sequences:
-        if config.loss != "ce":
-            raise ValueError(f"loss must be ce for {description.name}, whose labels are bits, got {config.loss!r}")
         return BitsObjective(SequenceLoss())
     if description.alphabet:
-        if config.loss != "ce":
-            raise ValueError(f"loss must be ce for {description.name}, in nats per character, got {config.loss!r}")
         return CharactersObjective(NextCharacterLoss(), ("loss", "perplexity"))
     if config.loss == "top5":
         return TopFiveObjective(make_loss(config), (*Objective.measures, "top5_accuracy"))

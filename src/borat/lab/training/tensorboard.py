@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
-from borat.lab.baselines.stepping import drops_batches, unwrap
+from borat.lab.baselines import drops_batches
 from borat.monitor import Monitor
 
 EVERY = 10
-"""Batches, or updates, between two entries."""
+"""Number of batches, or of updates, between two entries."""
 
 
-class Events:
-    """The event files of a run, or nothing where there is no folder for them.
+class Events(ExitStack):
+    """The event files of a run; nothing is written if the folder is None.
 
-    They grow with every entry, which TensorBoard reads up to the last whole one. A resumed run hides what the
-    interrupted one wrote of batches that are now trained on again.
+    The files grow with every entry, and TensorBoard reads up to the last complete one. A resumed run hides the entries
+    of the interrupted one for batches that are trained on again.
     """
 
-    def __init__(self, folder: Path | None, optimizer: Optimizer, batches_done: int) -> None:
-        self._writer: Any = None
-        self._monitor: Monitor | None = None
+    def __init__(self, folder: Path | None, optimizer: Any, batches_done: int) -> None:
+        super().__init__()
+        self.writer: Any = None
         if folder is None:
             return
         from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-        self._writer = SummaryWriter(str(folder), purge_step=batches_done + 1)
+        self.writer = SummaryWriter(str(folder), purge_step=batches_done + 1)
+        self.callback(self.writer.close)
         if drops_batches(optimizer):
-            self._monitor = Monitor(unwrap(optimizer), self._writer, every=EVERY, first_step=batches_done)
+            self.callback(Monitor(optimizer, self.writer, every=EVERY, first_step=batches_done).close)
 
     def batch(self, number: int, loss: Tensor) -> None:
-        if self._writer is not None and number % EVERY == 0:
-            self._writer.add_scalar("batch/loss", loss.item(), number)
+        if self.writer is not None and number % EVERY == 0:
+            self.writer.add_scalar("batch/loss", loss.item(), number)
 
     def epoch(self, batches_done: int, record: dict[str, Any]) -> None:
-        if self._writer is None:
-            return
-        for name, value in record.items():
-            if isinstance(value, float):
-                self._writer.add_scalar(f"epoch/{name}", value, batches_done)
-
-    def __enter__(self) -> Events:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._monitor is not None:
-            self._monitor.close()
-        if self._writer is not None:
-            self._writer.close()
+        if self.writer is not None:
+            for name in (name for name, value in record.items() if isinstance(value, float)):
+                self.writer.add_scalar(f"epoch/{name}", record[name], batches_done)

@@ -1,8 +1,8 @@
-"""Train one model: batch, loss, step, metrics, store.
+"""Train one model: batch, loss, step, metrics, checkpoint.
 
 A run can be stopped at any moment and continues bit for bit on the CPU: the order of the batches and their augmentation
 depend only on the seed and the epoch, and the checkpoint holds everything else. It is written after every epoch, and
-within one when the process is asked to end.
+within one when the process receives a signal to end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,59 +21,55 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from borat._numbers.step_info import StepInfo
 from borat.batchnorm import measure_again
 from borat.lab import data
 from borat.lab.baselines import (
     check_optimizer,
     drops_batches,
     evaluating,
+    is_lost,
     last_step,
     make_optimizer,
     make_schedule,
     step_size,
     take_step,
 )
-from borat.lab.baselines.stepping import unwrap
 from borat.lab.config import Execution, RunConfig
+from borat.lab.data.options import Options
 from borat.lab.files import check_writable
 from borat.lab.methods import METHODS
 from borat.lab.metrics import goodness, judge
 from borat.lab.signals import asking_to_stop
 from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
+from borat.lab.tasks import find_task
 from borat.lab.training.checkpoint import State
 from borat.lab.training.checks import check_last_batch, warn_of_few_batches
-from borat.lab.training.model import laid_out, make_model_for
-from borat.lab.training.objective import Objective, make_objective
+from borat.lab.training.model import make_model_for, prepare
+from borat.lab.training.objective import Objective, Tally, make_objective
 from borat.lab.training.processes import launch, sum_over_processes, without_denormals
-from borat.lab.training.tally import Position, Tally
 from borat.lab.training.tasks import train_task
 from borat.lab.training.tensorboard import Events
 
 EVALUATION_BATCH = 512
 STATISTICS_BATCHES = 16
+"""Number of batches that measure running statistics at an average."""
 PATIENCE = 5.0
-"""Seconds to wait for another process that is about to leave the run's folder."""
-
-DATA_KEYS = (
-    "label_noise",
-    "seed",
-    "train_limit",
-    "validation_size",
-    "augment",
-    "train_split",
-    "glove",
-    "image_size",
-    "image_column",
-    "label_column",
-    "window",
-)
+"""Seconds to wait for another process that is about to release the run's folder."""
+DATA_KEYS = tuple({option.name for option in fields(Options)} & RunConfig.model_fields.keys())
 """Keys of a configuration that are options of its data set."""
 
 
-class Interrupted(Exception):  # noqa: N818 - it is no error
-    """The process was asked to end; the run was saved and can be resumed."""
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """The process received a signal to end; the run was saved and can be resumed."""
+
+
+@dataclass
+class Position:
+    """Position of a run: the next batch to train on."""
+
+    epoch: int = 0
+    batch: int = 0
 
 
 Listener = Callable[[Position, Tally, int], None]
@@ -104,70 +101,62 @@ class Training:
             model.compile()
         self.model = fabric.setup_module(model)
         torch.manual_seed(config.seed + 1_000_003 * fabric.global_rank)  # each process has its own dropout
-        self.optimizer = make_optimizer(self.model, config)
+        self.optimizer: Any = make_optimizer(self.model, config)
         self.schedule = make_schedule(self.optimizer, config, self.batches)
         self.state = State(fabric, self.model.module, self.optimizer)
         self.position, self.tally, self.metrics = Position(), Tally(), Metrics()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float64 if self.config.precision == "64" else torch.float32
 
     @property
     def _batches_done(self) -> int:
         return self.position.epoch * self.batches + self.position.batch
 
     def fit(self, listener: Listener = silent) -> Metrics:
-        """Train to the end of the budget, or until the loss is not finite any more: that is a result, too."""
-        with exclusive(self.run.path, PATIENCE):
-            self._open()
-            try:
-                return self._train(listener)
-            except Interrupted:
-                raise
-            except Exception:
-                with suppress(OSError):  # such as a full disk, which then is the failure
-                    self._write_metrics(replace(self.metrics, status="failed"))
-                raise
+        """Train to the end of the budget, or until the loss is no longer finite: that is a result, too."""
+        self._open()
+        try:
+            with asking_to_stop() as is_asked, self.events:
+                while self.metrics.status == "running":
+                    self._train_epoch(listener if self.fabric.is_global_zero else silent, is_asked)
+                    self._finish_epoch()
+        except Interrupted:
+            raise
+        except Exception:
+            with suppress(OSError):  # such as a full disk, which then is the failure
+                self._write_metrics(replace(self.metrics, status="failed"))
+            raise
+        return self.metrics
 
     def _open(self) -> None:
-        """Create the run's folder, now that nothing in the configuration can be wrong, or go on where it is."""
-        is_first = self.fabric.is_global_zero
-        if is_first:
-            about = {"data": asdict(self.task.description), "execution": self.execution.as_dict()}
+        """Create the run's folder, now that the configuration is known to be right, or resume the run in it."""
+        if self.fabric.is_global_zero:
+            about = {"data": asdict(self.task.description), "execution": self.execution.model_dump()}
             Run.create(self.run.path, self.config, **about)
         self._restore()
         if self.metrics.epochs or self.run.has_metrics():  # the last attempt failed, or was killed after its checkpoint
             self._write_metrics(self.metrics)
-        wanted = self.execution.tensorboard and is_first and self.metrics.status == "running"
-        self.events = Events(self.run.path / "tensorboard" if wanted else None, self.optimizer, self._batches_done)
+        has_events = self.execution.tensorboard and self.fabric.is_global_zero and self.metrics.status == "running"
+        self.events = Events(self.run.path / "tensorboard" if has_events else None, self.optimizer, self._batches_done)
 
-    def _train(self, listener: Listener) -> Metrics:
-        with asking_to_stop() as wanted, self.events:
-            while self.metrics.status == "running":
-                self._train_epoch(listener if self.fabric.is_global_zero else silent, wanted)
-                self._finish_epoch()
-        return self.metrics
-
-    def _train_epoch(self, listener: Listener, wanted: Callable[[], bool]) -> None:
+    def _train_epoch(self, listener: Listener, is_asked: Callable[[], bool]) -> None:
         self.model.train()
         start = time.perf_counter()
         for batch in self._batches("train", self.config.batch_size, start=self.position.batch):
             scores, loss = self._forward(batch)
-            if math.isfinite(loss.item()) or self._is_lost(loss):  # or the batch is dropped, as if it had not been
-                self._tally(self.tally, scores, loss, batch.labels)
-            if any(sum_over_processes(self.fabric, self._is_lost(loss))):
+            lost = is_lost(self.optimizer, loss.item())
+            if math.isfinite(loss.item()) or lost:  # else the batch is dropped, as if it did not exist
+                self.tally.add(self.objective.measure(scores, batch.labels, loss.item()))
+            if any(sum_over_processes(self.fabric, lost)):
                 return
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
-            self._step(loss.detach())
+            self._update(partial(take_step, self.optimizer, loss.detach()))
             self.schedule.after_batch()
             self.position.batch += 1
             self.tally.seconds += time.perf_counter() - start
             start = time.perf_counter()
             self.events.batch(self._batches_done, loss)
             listener(self.position, self.tally, self.batches)
-            if any(sum_over_processes(self.fabric, wanted())):
+            if any(sum_over_processes(self.fabric, is_asked())):
                 self._save("last.pt")
                 raise Interrupted(
                     f"stopped at epoch {self.position.epoch}, batch {self.position.batch}; resume to continue"
@@ -186,32 +175,13 @@ class Training:
         )
 
     def _forward(self, batch: data.Batch) -> tuple[Tensor, Tensor]:
-        scores = self.model(*(laid_out(x, self.dtype) for x in batch.inputs))
+        scores = self.model(*(prepare(x, self.config) for x in batch.inputs))
         return scores.detach(), self.objective.loss(scores, batch.labels)
 
-    def _step(self, loss: Tensor) -> None:
-        """One step, and what is noted of it."""
+    def _update(self, update: Callable[[], None]) -> None:
+        """Update the weights, and record the kind and the size of the step if one was completed."""
         before = last_step(self.optimizer)
-        take_step(self.optimizer, loss)
-        self._note_step(before)
-
-    def _flush_only_bundle(self) -> None:
-        """Update once with an incomplete bundle, if the run is too short for a whole one.
-
-        Otherwise the batches left over at the end make no update: one of few batches can undo much of the training.
-        """
-        inner = unwrap(self.optimizer)
-        kinds = (*(epoch["kinds"] for epoch in self.metrics.epochs), self.tally.kinds)
-        updates = sum(sum(counts.values()) for counts in kinds)
-        if hasattr(inner, "flush") and not any(sum_over_processes(self.fabric, updates)):
-            before = last_step(inner)
-            inner.flush()
-            self._note_step(before)
-
-    def _tally(self, tally: Tally, scores: Tensor, loss: Tensor, labels: Tensor) -> None:
-        tally.add(loss.item(), self.objective.weight(labels), self.objective.count(scores, labels))
-
-    def _note_step(self, before: StepInfo | None) -> None:
+        update()
         step = last_step(self.optimizer)
         if drops_batches(self.optimizer):
             if step is None or step is before:
@@ -222,23 +192,21 @@ class Training:
             self.tally.step_sizes += size
             self.tally.steps += 1
 
-    def _is_lost(self, loss: Tensor) -> bool:
-        """True if no later batch can repair the weights. The optimizers of this library drop such a batch instead."""
-        return not drops_batches(self.optimizer) and not math.isfinite(loss.item())
+    def _flush_only_bundle(self) -> None:
+        """Update once with an incomplete bundle, if the run is too short for a whole one.
+
+        Otherwise the batches left over at the end make no update: one with few batches can undo much of the training.
+        """
+        kinds = (*(epoch["kinds"] for epoch in self.metrics.epochs), self.tally.kinds)
+        updates = sum(sum(counts.values()) for counts in kinds)
+        if hasattr(self.optimizer, "flush") and not any(sum_over_processes(self.fabric, updates)):
+            self._update(self.optimizer.flush)
 
     def _finish_epoch(self) -> None:
+        """Evaluate the model, record the epoch and save the run."""
         if self.position.epoch + 1 == self.config.epochs:
             self._flush_only_bundle()
-        tally = self.tally
-        record: dict[str, Any] = {"epoch": self.position.epoch, "seconds": tally.seconds}
-        record |= self._means("train", tally)
-        record["lr"] = float(self.optimizer.param_groups[0]["lr"])
-        record["step_size"] = tally.step_sizes / tally.steps if tally.steps else None
-        record["kinds"] = dict(Counter(tally.kinds).most_common())
-        self._measure_statistics()
-        record |= self._evaluate("validation")
-        if drops_batches(self.optimizer):
-            record["dropped_batches"] = self.optimizer.dropped_batches  # type: ignore[attr-defined]
+        record = self._record_epoch()
         watched = f"validation_{judge(self.objective.measures)}"
         score = goodness(watched, record[watched])
         is_best = score >= max((goodness(watched, epoch[watched]) for epoch in self.metrics.epochs), default=-math.inf)
@@ -254,45 +222,52 @@ class Training:
         self._save(*(("best.pt", "last.pt") if is_best else ("last.pt",)))
         self._write_metrics(self.metrics)
 
+    def _record_epoch(self) -> dict[str, Any]:
+        tally = self.tally
+        record: dict[str, Any] = {"epoch": self.position.epoch, "seconds": tally.seconds}
+        record |= self._means("train", tally)
+        record["lr"] = float(self.optimizer.param_groups[0]["lr"])
+        record["step_size"] = tally.step_sizes / tally.steps if tally.steps else None
+        record["kinds"] = dict(Counter(tally.kinds).most_common())
+        self._measure_statistics()
+        record |= self._evaluate("validation")
+        if drops_batches(self.optimizer):
+            record["dropped_batches"] = self.optimizer.dropped_batches
+        return record
+
     def _write_metrics(self, metrics: Metrics) -> None:
         if self.fabric.is_global_zero:
             self.run.write_metrics(metrics)
 
     @torch.no_grad()
     def _evaluate(self, split: str, name: str = "") -> dict[str, float]:
-        """Loss and accuracy of the model where its optimizer wants it evaluated: at a centre, or at an average."""
+        """Return the measures of a split at the optimizer's result, which may be a centre or an average."""
         self.model.eval()
         tally = Tally()
         with evaluating(self.optimizer):
             for batch in self._batches(split, EVALUATION_BATCH, shuffle=False, augment=False):
                 scores, loss = self._forward(batch)
-                self._tally(tally, scores, loss, batch.labels)
+                tally.add(self.objective.measure(scores, batch.labels, loss.item()))
         return self._means(name or split, tally)
 
     def _measure_statistics(self) -> None:
-        """Those of normalisation layers belong to where gradients are measured: an average needs its own."""
-        if not METHODS[self.config.optimizer].averages:
-            return
-        self.model.eval()
-
-        def forward(model: nn.Module, batch: data.Batch) -> object:
-            return model(*(laid_out(x, self.dtype) for x in batch.inputs))
-
-        batches = self._batches("train", self.config.batch_size)
-        measure_again(self.model, batches, unwrap(self.optimizer), count=STATISTICS_BATCHES, forward=forward)
+        """Measure the running statistics of normalisation layers at an average; they belong to another point."""
+        if METHODS[self.config.optimizer].averages:
+            self.model.eval()
+            batches = self._batches("train", self.config.batch_size)
+            count, forward = STATISTICS_BATCHES, lambda model, batch: self._forward(batch)
+            measure_again(self.model, batches, self.optimizer, count=count, forward=forward)
 
     def _means(self, split: str, tally: Tally) -> dict[str, float]:
         means = tally.over_processes(self.fabric).means()
         return {f"{split}_{name}": means[name] for name in self.objective.measures}
-
-    # Checkpoints
 
     def _save(self, *names: str) -> None:
         state = self.state.get() | {
             "schedule": self.schedule.state_dict(),
             "position": asdict(self.position),
             "tally": asdict(self.tally.over_processes(self.fabric)),
-            "metrics": vars(self.metrics),
+            "metrics": asdict(self.metrics),
         }
         if self.fabric.is_global_zero:
             for name in names:
@@ -323,7 +298,7 @@ def train(
     execution: Execution | None = None,
     listener: Listener = silent,
 ) -> Metrics:
-    """Train as configured, in a folder of its own; a run that was interrupted there goes on.
+    """Train as configured, in a folder of its own; an interrupted run in it continues.
 
     ``listener`` is called after each batch. Mistakes in the configuration are raised before processes are started.
     """
@@ -333,13 +308,15 @@ def train(
     if config.task is not None:
         if execution.devices > 1:
             raise ValueError(f"devices must be 1 for a task, got {execution.devices}")
-        return train_task(config, folder)
+        other_task = find_task(config.task)
+        with exclusive(folder, PATIENCE), without_denormals():
+            return train_task(other_task, config, Run(folder))
     task = load_data(config, data_dir)
     objective = make_objective(config, task.description)
     torch.manual_seed(config.seed)
     model = make_model_for(task, config)
     check_last_batch(model, len(task.split("train")), config.batch_size, execution.devices)
-    with without_denormals():
+    with exclusive(folder, PATIENCE), without_denormals():
         fabric = launch(execution, config.precision)
         if fabric.is_global_zero:
             warn_of_few_batches(config, task.num_batches("train", config.batch_size))
