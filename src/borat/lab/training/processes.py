@@ -1,11 +1,13 @@
-"""The processes that train one model together: how they start, compute and end."""
+"""The processes that train one model together: their start, their sums and their end."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+import shutil
 import socket
+import tempfile
 import threading
 import time
 import warnings
@@ -19,9 +21,8 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.strategies.ddp import DDPStrategy
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from lightning.fabric.strategies.strategy import Strategy
-from lightning_utilities.core import rank_zero as rank_zero_module
 from torch import nn
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import FileStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -30,25 +31,22 @@ from borat.lab.signals import ctrl_c_blocked, unblock_ctrl_c
 
 GRACE = 5.0
 """Seconds that a process may take to end by itself after the one that started it."""
-_FIRST = "BORAT_FIRST_PROCESS"
 LOOPBACK = "127.0.0.1"
-_STORE_IS_THERE = "TORCHELASTIC_USE_AGENT_STORE"
-"""Tells PyTorch, as its own launcher does, to join the store at the address instead of opening it."""
-_ARRIVED = "borat/arrived"
-"""Key of the store that counts the processes that have started."""
-_STORES: list[TCPStore] = []
-"""Stores where processes meet, kept until this process ends."""
+_FIRST = "BORAT_FIRST_PROCESS"
+"""Environment variable for the number of the first process."""
+_MEETING = "BORAT_MEETING"
+"""Environment variable for the file in which the processes meet."""
 
 
 def launch(execution: Execution, precision: str) -> Fabric:
-    """Start the processes; each goes on from here."""
+    """Start the processes; each continues from here."""
     with _quiet_lightning():
         try:
             fabric = Fabric(
                 accelerator=execution.accelerator,
                 devices=execution.devices,
                 strategy=_strategy(execution),
-                # models in float64 are so from the start: Fabric's own would give their scores in float32
+                # float64 models are created as such: Fabric's own precision would return scores in float32
                 precision="bf16-mixed" if precision == "bf16-mixed" else "32-true",
             )
         except (RuntimeError, ValueError) as error:
@@ -57,39 +55,16 @@ def launch(execution: Execution, precision: str) -> Fabric:
         several = execution.devices > 1
         if several:
             _end_with_first()
-        with _meeting_on_loopback(fabric), _together(fabric), ctrl_c_blocked() if several else nullcontext():
+            _meet_on_this_machine(fabric)
+        with _all_or_none(fabric), ctrl_c_blocked() if several else nullcontext():
             fabric.launch()
     if dist.is_initialized():
         atexit.register(_leave_processes)
     return fabric
 
 
-def _strategy(execution: Execution) -> Strategy | str:
-    if execution.strategy == "fsdp":
-        return _PatientFSDP(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
-    return _PatientDDP() if execution.strategy == "ddp" or execution.devices > 1 else "auto"
-
-
-class _Patient(Strategy):
-    """Waits for the processes that it has started where Ctrl-C is heard, which it is not where PyTorch waits."""
-
-    def setup_environment(self) -> None:
-        unblock_ctrl_c()
-        while _STORES and _STORES[-1].add(_ARRIVED, 0) + 1 < self.num_processes:  # type: ignore[attr-defined]
-            time.sleep(0.05)
-        super().setup_environment()
-
-
-class _PatientDDP(_Patient, DDPStrategy):
-    pass
-
-
-class _PatientFSDP(_Patient, ModelParallelStrategy):
-    pass
-
-
 def sum_over_processes(fabric: Fabric, *numbers: float) -> list[float]:
-    """Each number summed over the processes."""
+    """Return each number summed over the processes."""
     if fabric.world_size == 1:
         return list(numbers)
     total = torch.tensor(numbers, dtype=torch.float64, device=fabric.device)
@@ -99,7 +74,7 @@ def sum_over_processes(fabric: Fabric, *numbers: float) -> list[float]:
 
 @contextmanager
 def without_denormals() -> Iterator[None]:
-    """Take numbers below 1e-38 for zero: they slow CPUs down, up to 16 times in a network that has blown up."""
+    """Flush numbers below 1e-38 to zero: they slow CPUs down, up to 16 times in a network that has diverged."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -107,10 +82,59 @@ def without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-def _end_with_first() -> None:
-    """Let the processes that Fabric starts end with this one, from which they inherit its number.
+def _strategy(execution: Execution) -> Strategy | str:
+    if execution.strategy == "fsdp":
+        return _MeetingFSDP(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
+    return _MeetingDDP() if execution.strategy == "ddp" or execution.devices > 1 else "auto"
 
-    Killed while they start, it would leave them behind: they wait long for it where all meet.
+
+class _Meeting(Strategy):
+    """Wait for the other processes in Python, where Ctrl-C interrupts; it does not interrupt PyTorch's own wait."""
+
+    def setup_environment(self) -> None:
+        unblock_ctrl_c()
+        if _MEETING in os.environ and not dist.is_initialized():
+            count = self.num_processes  # type: ignore[attr-defined]
+            store = FileStore(os.environ[_MEETING], count)
+            store.add("arrived", 1)
+            while store.add("arrived", 0) < count:
+                time.sleep(0.05)
+            backend = self._get_process_group_backend()  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=int(os.environ.get("LOCAL_RANK", 0)), world_size=count)
+        super().setup_environment()
+
+
+class _MeetingDDP(_Meeting, DDPStrategy):
+    pass
+
+
+class _MeetingFSDP(_Meeting, ModelParallelStrategy):
+    pass
+
+
+def _meet_on_this_machine(fabric: Fabric) -> None:
+    """Let processes that are started here meet in a file and talk over loopback.
+
+    PyTorch would open a port on all interfaces. Processes that were started by another program, or were given an
+    address, meet as they were told.
+    """
+    is_local = isinstance(getattr(fabric.strategy, "cluster_environment", None), LightningEnvironment)
+    if not is_local or os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK:
+        return
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    for library in ("GLOO", "NCCL"):
+        if loopback is not None:
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+    if "LOCAL_RANK" not in os.environ:
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ[_MEETING] = f"{folder}/meeting"
+
+
+def _end_with_first() -> None:
+    """Let the processes that Fabric starts end with this one, whose number they inherit.
+
+    Otherwise they would wait long for the others if it is killed while they start.
     """
     first = int(os.environ.setdefault(_FIRST, str(os.getpid())))
     if first != os.getpid() and "LOCAL_RANK" in os.environ:
@@ -125,40 +149,14 @@ def _follow(parent: int) -> None:
 
 
 @contextmanager
-def _meeting_on_loopback(fabric: Fabric) -> Iterator[None]:
-    """Let processes that are started here meet where no other machine can reach them; by itself, PyTorch would listen
-    on all interfaces. Where processes are started by others, or are told where to meet, that is respected.
-    """
-    here = isinstance(getattr(fabric.strategy, "cluster_environment", None), LightningEnvironment)
-    if not here or os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK:
-        yield
-        return
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    for library in ("GLOO", "NCCL"):
-        if loopback is not None:
-            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
-    if "LOCAL_RANK" not in os.environ:
-        listener = socket.create_server((LOOPBACK, 0))
-        port, fd = listener.getsockname()[1], listener.detach()
-        _STORES.append(TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=fd))
-        os.environ |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port), _STORE_IS_THERE: "True"}
-    elif _STORE_IS_THERE in os.environ:
-        TCPStore(LOOPBACK, int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False).add(_ARRIVED, 1)
-    try:
-        yield
-    finally:
-        os.environ.pop(_STORE_IS_THERE, None)
-
-
-@contextmanager
-def _together(fabric: Fabric) -> Iterator[None]:
-    """End the processes that were started if they cannot start all."""
+def _all_or_none(fabric: Fabric) -> Iterator[None]:
+    """Kill the processes that were started unless all of them start."""
     try:
         yield
     except BaseException:
         started = getattr(fabric.strategy.launcher, "procs", [])
         ours = list(started)
-        started.clear()  # or Fabric, which watches them, would kill this process too
+        started.clear()  # or Fabric, which watches them, would kill this process, too
         for process in ours:
             process.kill()
         for process in ours:
@@ -167,9 +165,9 @@ def _together(fabric: Fabric) -> Iterator[None]:
 
 
 def _leave_processes() -> None:
-    """End gloo's threads before the interpreter does: one that then gives a tensor back would abort the process.
+    """End gloo's threads before the interpreter ends: a thread that then releases a tensor would abort the process.
 
-    Those of FSDP stay, since PyTorch's caches hold on to them; a moment later they have nothing to give back.
+    Those of FSDP stay, since PyTorch's caches refer to them; after a moment they have nothing to release.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -177,7 +175,7 @@ def _leave_processes() -> None:
 
 
 def _shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Spread each layer that holds most of its parameters itself, then what is left."""
+    """Shard each layer with a tenth of the parameters or more, then the rest of the model."""
     total = sum(p.numel() for p in model.parameters())
     for layer in model.children():
         if sum(p.numel() for p in layer.parameters()) >= 0.1 * total:
@@ -188,15 +186,11 @@ def _shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 @contextmanager
 def _quiet_lightning() -> Iterator[None]:
-    """Keep what Fabric says of starting processes to itself."""
-    loggers = (logging.getLogger("lightning.fabric"), rank_zero_module.log)
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning")
-        try:
-            for logger in loggers:
-                logger.setLevel(logging.WARNING)
+    """Hide Fabric's messages about starting processes."""
+    logging.disable(logging.INFO)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning")
             yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+    finally:
+        logging.disable(logging.NOTSET)
