@@ -1,11 +1,10 @@
-"""Files and names: one way to write, one way to read settings, one error for a name that nobody knows."""
+"""Files and names: atomic writes, TOML and JSON, and one error for unknown names."""
 
 from __future__ import annotations
 
 import difflib
 import errno
 import json
-import math
 import os
 import tempfile
 import tomllib
@@ -15,7 +14,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all, also when the machine stops."""
+    """Write a file completely or not at all, even if the machine stops."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(temporary)
@@ -23,7 +22,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # as where a disk is full
+        if error.errno is not None and error.filename is None:  # such as a full disk
             error.filename = str(path)
         raise
     finally:
@@ -31,17 +30,18 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def check_folder(folder: Path) -> None:
+    """Raise a ValueError unless the folder exists."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder" if folder.exists() else f"the folder {folder} does not exist")
 
 
 def check_writable(folder: Path) -> None:
-    """Try to write in a folder, or where it would be made, before something is started that needs it."""
+    """Raise an OSError unless files can be written to a folder, or to the parent in which it would be created."""
     place = folder.absolute()
     try:
         tempfile.TemporaryFile(dir=next(path for path in (place, *place.parents) if path.exists())).close()
     except OSError as error:
-        if error.errno == errno.ENOSPC:  # says enough
+        if error.errno == errno.ENOSPC:  # clear enough
             raise
         raise OSError(f"the folder {folder} cannot be written ({error.strerror}): choose another") from error
 
@@ -54,17 +54,8 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(values, indent=1, sort_keys=True))
 
 
-def without_nan(value: Any) -> Any:
-    """The same with None for each number that is not finite, since JSON has none."""
-    if isinstance(value, Mapping):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The contents of a TOML or JSON file."""
+    """Return the contents of a TOML or JSON file."""
     if not path.is_file():
         raise ValueError(f"the configuration file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
     try:
@@ -78,7 +69,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def pick(what: str, name: str, known: Iterable[str]) -> str:
-    """The name, if it is known; else an error that says what is."""
+    """Return a known name; raise a ValueError that suggests one otherwise."""
     known = list(known)
     if name in known:
         return name
@@ -86,9 +77,9 @@ def pick(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str], *, forms: Iterable[str] = ()) -> ValueError:
-    """The error for a name that nobody knows: it tells the nearest one, or all.
+    """Return the error for an unknown name. It suggests the nearest known name, or lists all.
 
-    Where the known names are examples of some forms, it tells the nearest one, however far it is, and the forms.
+    If the known names are examples of some forms, it suggests the nearest one, however far, and lists the forms.
     """
     lower, shapes = {other.lower(): other for other in known}, ", ".join(forms)
     near = difflib.get_close_matches(name.lower(), lower, 1, cutoff=0.0 if shapes else 0.6)

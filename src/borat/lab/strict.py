@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -15,8 +16,10 @@ Listed = Annotated[tuple[T, ...], Field(strict=False)]
 """A tuple, which is a list in a file."""
 
 EXPECTED = {"int": "of type int", "float": "of type float", "string": "of type str", "bool": "of type bool"}
-EXPECTED |= {"tuple": "a list", "dict": "a table", "model": "a table"}
+EXPECTED |= {"tuple": "a list", "list": "a list", "dict": "a table", "model": "a table"}
 """Expected types, by the first word of pydantic's error types."""
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""Pydantic's error types for an unknown key."""
 
 
 class StrictModel(BaseModel):
@@ -28,7 +31,7 @@ class StrictModel(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ValueError(explain(error, type(self))) from None
+            raise ValueError(explain(error, type(self).model_fields)) from None
 
 
 def one_of(*allowed: str) -> AfterValidator:
@@ -42,20 +45,25 @@ def one_of(*allowed: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return one mistake, unknown keys first: its place, what is allowed there, and what was given."""
-    found = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+def explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
+    """Return one mistake, unknown keys first: its place, what is allowed there, and what was given.
+
+    Args:
+        error: raised by pydantic.
+        fields: the known keys, and a description of each.
+    """
+    found = min(error.errors(), key=lambda each: each["type"] not in UNKNOWN)
     *above, last = found["loc"] or ("",)
     where = f" of {'.'.join(map(str, above))}" if above else ""
-    if found["type"] == "extra_forbidden":
-        return str(unknown("key", str(last), model.model_fields))
+    if found["type"] in UNKNOWN:
+        return str(unknown("key", str(last), fields))
     if found["type"] == "missing":
         return f"{last} is missing"
     if found["type"] == "value_error":  # raised by a validator of ours, perhaps in a nested model
         place = ".".join(map(str, found["loc"]))
         return f"{place}: {found['ctx']['error']}" if place else str(found["ctx"]["error"])
-    field = model.model_fields.get(str(found["loc"][0]))
-    or_none = " or none" if field is not None and NoneType in get_args(field.annotation) else ""
+    annotation = getattr(fields.get(str(found["loc"][0])), "annotation", None)
+    or_none = " or none" if NoneType in get_args(annotation) else ""
     return f"{last}{where} must be {_expected(found)}{or_none}, got {found['input']!r}"
 
 

@@ -85,7 +85,7 @@ def test_odd_kinds_are_a_note(tmp_path, kinds):
     odd.write_metrics(Metrics("finished", [{"epoch": 0, "kinds": kinds}]))
     found = collect(tmp_path)
     assert len(found.runs) == 1
-    assert "odd cannot be read in full, skipped (kinds must hold names and counts" in found.notes[0]
+    assert "odd cannot be read in full, skipped (epochs.0: kinds must hold names and counts" in found.notes[0]
 
 
 def test_a_kind_has_one_look():

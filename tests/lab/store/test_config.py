@@ -1,3 +1,5 @@
+"""Configurations, files and the directories of runs."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +8,7 @@ import pytest
 import torch
 
 from borat.lab.config import RunConfig
-from borat.lab.files import write_atomically
+from borat.lab.files import read_mapping, write_atomically
 from borat.lab.store.run import Metrics, Run, find_runs
 
 
@@ -28,15 +30,15 @@ def test_digest_names_the_configuration():
 )
 def test_files(tmp_path, name, text):
     (tmp_path / name).write_text(text)
-    assert RunConfig.from_file(tmp_path / name) == RunConfig(data="cifar10", lr=1.0)
+    assert read_mapping(tmp_path / name) == {"data": "cifar10", "lr": 1}
 
 
-def test_files_that_are_none(tmp_path):
+def test_invalid_files(tmp_path):
     with pytest.raises(ValueError, match="is a folder"):
-        RunConfig.from_file(tmp_path)
+        read_mapping(tmp_path)
     (tmp_path / "latin.toml").write_bytes(b'data = "caf\xe9"')
     with pytest.raises(ValueError, match=r"latin\.toml is not valid"):
-        RunConfig.from_file(tmp_path / "latin.toml")
+        read_mapping(tmp_path / "latin.toml")
 
 
 @pytest.mark.parametrize(
@@ -76,10 +78,10 @@ def test_rejects_files(tmp_path, name, text, message):
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
-        RunConfig.from_file(tmp_path / name)
+        read_mapping(tmp_path / name)
 
 
-def test_a_run_remembers(tmp_path):
+def test_a_run_is_stored(tmp_path):
     config = RunConfig(lr=2.0)
     run = Run.create(tmp_path / "a", config, data={"name": "digits"})
     run.write_metrics(Metrics("finished", [{"epoch": 0, "loss": 1.5}], {"test_accuracy": 0.9}))
@@ -125,7 +127,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 @pytest.mark.parametrize("left", [[], [".config.json.123"], ["config.json"], ["config.json", ".environment.json.9"]])
-def test_a_kill_while_the_folder_is_made_costs_nothing(tmp_path, left):
+def test_a_kill_during_creation_loses_nothing(tmp_path, left):
     whole = Run.create(tmp_path / "whole", RunConfig(), data={"sizes": {"train": 3}})
     (tmp_path / "killed").mkdir()
     for name in left:
@@ -136,7 +138,7 @@ def test_a_kill_while_the_folder_is_made_costs_nothing(tmp_path, left):
     assert run.environment == whole.environment
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(tmp_path):
     Run.create(tmp_path, RunConfig())
     (tmp_path / ".last.pt.1234").write_text("half")
     Run.create(tmp_path, RunConfig())

@@ -1,1 +1,1 @@
-"""Storage of runs: a folder for each, written whole or not at all, and read as a table."""
+"""Storage of runs: a folder for each, written atomically, and read as a table."""

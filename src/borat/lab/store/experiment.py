@@ -1,4 +1,4 @@
-"""``experiment.json``: what ``borat reproduce`` leaves beside its runs, and ``borat report`` shows."""
+"""``experiment.json``: the results that ``borat reproduce`` writes beside its runs and ``borat report`` shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = "experiment.json"
 
 
 class Ours(StrictModel):
-    """A number of ours: mean and standard deviation over so many runs."""
+    """A result of ours: mean and standard deviation over a number of runs."""
 
     mean: float | None
     std: float | None = None
@@ -23,18 +23,18 @@ class Ours(StrictModel):
 
 
 class CheckedClaim(StrictModel):
-    """A claim of the paper, and whether these runs support it."""
+    """A claim of the paper, and the verdict of these runs."""
 
     text: str
     column: str = ""
     verdict: str = ""
     numbers: dict[str, float | None] = Field(default_factory=dict)
     metric: str = ""
-    """Of the numbers."""
+    """The metric of the numbers."""
 
 
 class ShownTable(StrictModel):
-    """A table as it is shown; cells between double stars are bold."""
+    """A table of text; cells between double asterisks are bold."""
 
     title: str
     head: list[str]
@@ -42,14 +42,14 @@ class ShownTable(StrictModel):
 
 
 class Experiment(StrictModel):
-    """A table of the paper and ours: by method, then by column. Accuracies are between 0 and 1."""
+    """The results of the paper and ours, by method and by column. Accuracies are between 0 and 1."""
 
     title: str
     source: str
     scale: str
     metric: str
     select_on: str = "validation_accuracy"
-    """The measurement by which the best runs were chosen."""
+    """Measurement by which the best runs were chosen."""
     columns: list[str]
     paper: dict[str, dict[str, float | None]] = Field(default_factory=dict)
     ours: dict[str, dict[str, Ours]] = Field(default_factory=dict)
@@ -60,13 +60,14 @@ class Experiment(StrictModel):
     """Its folder relative to the folder of a report; empty for that folder itself."""
 
     def write(self, folder: Path) -> Path:
-        """Write it into a folder of runs."""
+        """Write the file into a folder of runs; return its path."""
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / NAME, self.model_dump(exclude={"folder"}))
         return folder / NAME
 
     @classmethod
     def read(cls, path: Path, seen_from: Path) -> Self:
+        """Read a file, for a report on the folder ``seen_from``."""
         values = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise ValueError(f"{NAME} must hold keys and values, got a {type(values).__name__}")

@@ -1,4 +1,4 @@
-"""One run at a time in a folder."""
+"""A lock that lets one process at a time write to the folder of a run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
-"""Environment variables of a process's rank; the first has none, or 0."""
+"""Environment variables for the rank of a process; the first process has none, or 0."""
 
 
 class InUseError(OSError):
-    """Another process writes to the folder."""
+    """Another process is writing to the folder."""
 
 
 @contextmanager
 def exclusive(folder: Path, patience: float) -> Iterator[None]:
-    """Hold a folder for this process, as often as it likes; the system frees it when the process dies.
+    """Lock a folder for this process, which may lock it repeatedly; the system releases it when the process dies.
 
-    Where another process holds it, wait so many seconds. Of the processes that train one model together, the first
-    holds it for all. The lock is beside the folder, which may not exist yet, and says who holds it.
+    If another process holds the lock, wait for at most ``patience`` seconds. Of the processes that train one model
+    together, the first holds it for all. The lock file is beside the folder, which may not exist yet, and names its
+    holder.
     """
     if any(os.environ.get(rank, "0") != "0" for rank in RANKS):
         yield
@@ -36,7 +37,7 @@ def exclusive(folder: Path, patience: float) -> Iterator[None]:
     except Timeout:
         raise InUseError(f"{folder} is in use by {path.read_text(encoding='utf-8')}: wait for it or stop it") from None
     try:
-        # in place: what is locked is this very file, which a renamed one would replace
+        # written in place: renaming would replace the locked file
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
@@ -44,6 +45,6 @@ def exclusive(folder: Path, patience: float) -> Iterator[None]:
 
 
 def lock_of(folder: Path) -> Path:
-    """The file that is locked, written whenever the folder is taken."""
+    """Return the lock file, which is written whenever the folder is locked."""
     folder = folder.absolute()
     return folder.parent / ".locks" / folder.name

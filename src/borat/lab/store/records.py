@@ -1,4 +1,4 @@
-"""Runs as a table: every run below a folder that can be read, and a note on everything that cannot."""
+"""Runs as a table: every readable run below a folder, and a note on everything that cannot be read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import textwrap
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,38 +16,40 @@ from borat.lab.config import RunConfig
 from borat.lab.files import check_folder
 from borat.lab.metrics import METRICS, best
 from borat.lab.store.experiment import NAME, Experiment
-from borat.lab.store.run import STATUSES, Metrics, Run, find_runs
+from borat.lab.store.run import Metrics, Run, find_runs
 
 if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
+Record = tuple[str, RunConfig, Metrics]
+"""The name of a run, its configuration and its measurements."""
 
 ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
 """Measurements that the table has even if no run has them."""
 RESULTS = {"accuracy": "accuracy", "final_loss": "loss", "perplexity": "perplexity"}
-"""Columns, and the measurement of the test split, or of the validation split where there is none."""
+"""Columns, and the measurement of the test split, or of the validation split if there is no test split."""
 COUNTS = ("train_limit", "validation_size", "image_size", "window", "steps")
-"""Keys of a configuration that are whole numbers where they are given."""
+"""Optional keys of a configuration that are integers."""
 NAMED = 3
 """Number of folders with the same problem that a note names."""
 LONGEST_REASON = 100
 
 
 def read_runs(folder: str | Path, names: Iterable[str] | None = None) -> pd.DataFrame:
-    """The runs below a folder, one row for each, in the order of their names.
+    """Return the runs below a folder as a table, one row for each, in the order of their names.
 
     Args:
-        folder: where the runs are, at any depth.
-        names: of the only runs to read, as the index has them; all of them must be there. Without it, what cannot be
-            read is left out with a warning, and so are copies of a run.
+        folder: the folder that holds the runs, at any depth.
+        names: read only these runs, as the index names them; all must exist. By default, all runs are read; those that
+            cannot be read are left out with a warning, and so are copies of a run.
 
     Returns:
-        a table. Its index ``run`` is a run's folder, seen from ``folder``. Its columns are ``method``, as figures call
-        it; every key of :class:`~borat.lab.config.RunConfig`, where no radius is NaN; ``status``, one of finished,
-        diverged, failed and running; ``epochs_done`` and ``seconds`` of training; what was measured after the last
+        a table. Its index ``run`` is a run's folder relative to ``folder``. Its columns are ``method``, as in figures;
+        every key of :class:`~borat.lab.config.RunConfig`, with NaN for no radius; ``status``, one of finished,
+        diverged, failed and running; ``epochs_done`` and ``seconds`` of training; the measurements after the last
         epoch and at the end, such as ``train_loss`` and ``test_accuracy``, accuracies between 0 and 1; ``accuracy``,
-        that of the test split or, where there is none, of the validation split, once the run has ended; ``final_loss``
+        that of the test split or, if there is none, of the validation split, once the run has ended; ``final_loss``
         and ``perplexity``, likewise; and ``history``, the records of its epochs.
 
     Example:
@@ -55,15 +58,15 @@ def read_runs(folder: str | Path, names: Iterable[str] | None = None) -> pd.Data
     """
     folder = Path(folder)
     if names is not None:
-        return as_table((name, (run := Run(folder / name)).config, _checked(run)) for name in names)
+        return as_table((name, Run(folder / name).config, Run(folder / name).metrics) for name in names)
     found = collect(folder)
     for note in found.notes:
         warnings.warn(note, stacklevel=2)
     return found.runs
 
 
-def as_table(records: Iterable[tuple[str, RunConfig, Metrics]]) -> pd.DataFrame:
-    """One row for each run: its name, its configuration and what it measured."""
+def as_table(records: Iterable[Record]) -> pd.DataFrame:
+    """Return a table of runs, one row for each."""
     import pandas as pd  # slow to import, and not needed to train
 
     rows = [_row(*record) for record in records]
@@ -75,10 +78,9 @@ def as_table(records: Iterable[tuple[str, RunConfig, Metrics]]) -> pd.DataFrame:
 
 
 def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:
-    last = metrics.epochs[-1] if metrics.epochs else {}
-    found = {key: number(value) for key, value in {**last, **metrics.result}.items() if key in METRICS}
-    result = metrics.result
+    last, result = (metrics.epochs or [{}])[-1], metrics.result
     ended = {key: result.get(f"test_{name}", result.get(f"validation_{name}")) for key, name in RESULTS.items()}
+    measured = {key: value for key, value in {**last, **result}.items() if key in METRICS} | ended
     return {
         "run": name,
         "method": config.method,
@@ -86,8 +88,7 @@ def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:
         "status": metrics.status,
         "epochs_done": len(metrics.epochs),
         "seconds": sum(number(epoch.get("seconds")) or 0.0 for epoch in metrics.epochs),
-        **found,
-        **{key: number(value) for key, value in ended.items()},
+        **{key: number(value) for key, value in measured.items()},
         "history": metrics.epochs,
     }
 
@@ -102,15 +103,16 @@ def configs_of(runs: pd.DataFrame) -> list[RunConfig]:
 
 
 def curve(history: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
-    """A measurement after each epoch, where it is made then."""
+    """Return a measurement after each epoch in which it was made."""
     return [float(epoch[metric]) for epoch in history if epoch.get(metric) is not None]
 
 
 def best_setting(settings: Mapping[T, pd.DataFrame], select_on: str) -> T | None:
-    """The setting with the best mean of a measurement, each given by its runs; None where none has one.
+    """Return the setting whose runs have the best mean of a measurement, or None if none has one.
 
-    They are compared by the seeds that all of them have ended with, or by all if there is none: one that was chosen and
-    only then trained with further seeds stays the chosen one. Of the runs that are compared, all must have finished.
+    Settings are compared by the seeds that all of them have ended with, or by all seeds if there is no such seed: a
+    setting that was chosen and then trained with further seeds stays the chosen one. All compared runs must have
+    finished.
     """
     ended = {name: runs[runs.status != "running"] for name, runs in settings.items()}
     seeds = [set(runs.seed) for runs in ended.values() if len(runs)]
@@ -127,7 +129,7 @@ def best_setting(settings: Mapping[T, pd.DataFrame], select_on: str) -> T | None
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for anything else."""
+    """Return a finite number as a float, and None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -135,7 +137,7 @@ def number(value: Any) -> float | None:
 
 @dataclass
 class Collection:
-    """All that a report is made from."""
+    """The material of a report."""
 
     runs: pd.DataFrame
     experiments: list[Experiment] = field(default_factory=list)
@@ -145,42 +147,33 @@ class Collection:
 def collect(folder: Path) -> Collection:
     """Read every run and every table of results below a folder."""
     check_folder(folder)
-    records: list[tuple[str, RunConfig, Metrics]] = []
-    problems: dict[tuple[str, str], list[str]] = {}
-    """The folders with a problem, for a reason."""
+    records: list[Record] = []
+    problems: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    """Folders with a problem, by the problem and its reason."""
     for run in find_runs(folder):
-        name = _seen_from(folder, run.path)
+        name, problem = _relative(run.path, folder), "holds no run of borat, skipped"
         try:
             config = run.config
+            problem = "cannot be read in full, skipped"
+            records.append((name, config, run.metrics))
         except (ValueError, TypeError) as error:
-            problems.setdefault(("holds no run of borat, skipped", _reason(error, run.path)), []).append(name)
-            continue
-        try:
-            records.append((name, config, _checked(run)))
-        except (ValueError, TypeError) as error:
-            problems.setdefault(("cannot be read in full, skipped", _reason(error, run.path)), []).append(name)
-    kept, copies = _without_copies(records)
-    if copies:
-        problems["repeats a run that is shown, skipped", ""] = copies
-    experiments = _read_experiments(folder, problems)
-    early = [name for name, _, metrics in kept if not metrics.epochs]
-    if early:
-        problems["has no finished epoch yet", ""] = early
-    return Collection(as_table(kept), experiments, [_note(*problem, names) for problem, names in problems.items()])
-
-
-def _read_experiments(folder: Path, problems: dict[tuple[str, str], list[str]]) -> list[Experiment]:
-    found = []
+            problems[problem, _reason(error, run.path)].append(name)
+    kept = _without_copies(records)
+    shown = {name for name, *_ in kept}
+    problems["repeats a run that is shown, skipped", ""] = [name for name, *_ in records if name not in shown]
+    experiments = []
     for path in sorted(folder.rglob(NAME)):
         try:
-            found.append(Experiment.read(path, folder))
+            experiments.append(Experiment.read(path, folder))
         except (ValueError, TypeError, AttributeError) as error:
-            problem = (f"has an {NAME} that cannot be read", _reason(error, path.parent))
-            problems.setdefault(problem, []).append(_seen_from(folder, path.parent))
-    return found
+            problem = f"has an {NAME} that cannot be read"
+            problems[problem, _reason(error, path.parent)].append(_relative(path.parent, folder))
+    problems["has no finished epoch yet", ""] = [name for name, _, metrics in kept if not metrics.epochs]
+    notes = [_note(*problem, names) for problem, names in problems.items() if names]
+    return Collection(as_table(kept), experiments, notes)
 
 
-def _seen_from(folder: Path, path: Path) -> str:
+def _relative(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix() if path != folder else folder.resolve().name
 
 
@@ -188,37 +181,16 @@ def _reason(error: Exception, path: Path) -> str:
     return textwrap.shorten(str(error).replace(f"{path}{os.sep}", ""), LONGEST_REASON, placeholder=" …")
 
 
-def _checked(run: Run) -> Metrics:
-    metrics = run.metrics
-    if metrics.status not in STATUSES:
-        raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {metrics.status!r}")
-    if not isinstance(metrics.epochs, list) or not all(isinstance(epoch, dict) for epoch in metrics.epochs):
-        raise ValueError("epochs must be a list of records")
-    if not isinstance(metrics.result, dict):
-        raise ValueError("result must hold names and values")
-    for epoch in metrics.epochs:
-        kinds = epoch.get("kinds") or {}
-        if not isinstance(kinds, dict) or not all(isinstance(count, int) for count in kinds.values()):
-            raise ValueError(f"kinds must hold names and counts, got {kinds!r}")
-    return metrics
-
-
-def _without_copies(
-    records: list[tuple[str, RunConfig, Metrics]],
-) -> tuple[list[tuple[str, RunConfig, Metrics]], list[str]]:
-    """Only one run of each configuration, the furthest: a copy is no further seed."""
-    furthest: dict[str, tuple[str, RunConfig, Metrics]] = {}
-    for record in records:
-        _, config, metrics = record
-        rival = furthest.get(config.digest)
-        if rival is None or len(rival[2].epochs) < len(metrics.epochs):
-            furthest[config.digest] = record
-    kept = {record[0] for record in furthest.values()}
-    return [record for record in records if record[0] in kept], [name for name, *_ in records if name not in kept]
+def _without_copies(records: Sequence[Record]) -> list[Record]:
+    """Return one run of each configuration, the one with the most epochs: a copy is not another seed."""
+    furthest: dict[str, Record] = {}
+    for record in sorted(records, key=lambda record: len(record[2].epochs), reverse=True):
+        furthest.setdefault(record[1].digest, record)
+    return [record for record in records if furthest[record[1].digest] is record]
 
 
 def _note(problem: str, reason: str, names: Sequence[str]) -> str:
-    """One sentence for all folders with the same problem for the same reason."""
+    """Return one sentence for all folders with the same problem for the same reason."""
     text = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     subject = problem if len(names) == 1 else f"(each) {problem}"
     return f"{text} {subject}" + (f" ({reason})" if reason else "")

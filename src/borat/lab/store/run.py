@@ -1,7 +1,7 @@
-"""One directory for each run, written so that a kill at any moment leaves it whole.
+"""One directory for each run, in which a kill at any moment leaves every file whole.
 
     config.json       the resolved configuration
-    environment.json  versions, machine, seed, the data that was read
+    environment.json  versions, machine, seed, data files
     metrics.json      one record for each epoch, and the result
     last.pt, best.pt  checkpoints
 
@@ -15,13 +15,17 @@ import math
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from borat.lab.config import RunConfig
-from borat.lab.files import without_nan, write_atomically, write_json
+from borat.lab.files import write_atomically, write_json
+from borat.lab.strict import explain, one_of
 
 PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
 STATUSES = ("finished", "diverged", "failed", "running")
@@ -37,13 +41,20 @@ REMEDIES = {
 """Remedies for damaged files."""
 
 
+def _check_kinds(epoch: dict[str, Any]) -> dict[str, Any]:
+    kinds = epoch.get("kinds") or {}
+    if not isinstance(kinds, dict) or not all(isinstance(count, int) for count in kinds.values()):
+        raise ValueError(f"kinds must hold names and counts, got {kinds!r}")
+    return epoch
+
+
 @dataclass
 class Metrics:
-    """Measurements of a run so far."""
+    """Measurements of a run so far. Those from a file are validated."""
 
-    status: str = "running"
-    """One of :data:`STATUSES`."""
-    epochs: list[dict[str, Any]] = field(default_factory=list)
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+    status: Annotated[str, one_of(*STATUSES)] = "running"
+    epochs: list[Annotated[dict[str, Any], AfterValidator(_check_kinds)]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -60,26 +71,28 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, **environment: Any) -> Run:
-        """Start a directory, or go on in one that was started with the same configuration."""
+        """Create a directory, or reuse one that was created with the same configuration."""
         run = cls(path)
         environment = json.loads(json.dumps({**describe_environment(), **environment}))
         if run.exists():
             changed = [key for key, value in config.identity.items() if value != run.config.identity[key]]
             if changed:
                 raise ValueError(f"{path} holds a run with another configuration: {', '.join(changed)} differ")
-            run._remove_leftovers()
+            for leftover in path.glob(".*.*"):  # unfinished files of a killed process
+                if leftover.is_file():
+                    leftover.unlink(missing_ok=True)
         elif path.exists() and any(not leftover.name.startswith(".") for leftover in path.iterdir()):
             raise ValueError(f"{path} is not empty and holds no run")
         else:
             path.mkdir(parents=True, exist_ok=True)
             write_json(path / "config.json", config.as_dict())
-        if not (path / "environment.json").is_file():  # also where a kill came between the two
+        if not (path / "environment.json").is_file():  # also after a kill between the two files
             write_json(path / "environment.json", environment)
         run.check_data(environment.get("data", {}))
         return run
 
     def check_data(self, now: dict[str, Any]) -> None:
-        """A run goes on with the data that it was started with; only where they lie may change."""
+        """Raise a ValueError unless these are the data that the run was started with; their location may differ."""
         then = self.environment.get("data", {})
         changed = [key for key in now if key not in ("sources", "notes") and then.get(key, now[key]) != now[key]]
         if changed:
@@ -87,12 +100,6 @@ class Run:
             raise ValueError(
                 f"{self.path} holds a run on other data: it had {was}, here are {is_now}; give another folder with out"
             )
-
-    def _remove_leftovers(self) -> None:
-        """Files that a killed process had not finished to write."""
-        for path in self.path.glob(".*.*"):
-            if path.is_file():
-                path.unlink(missing_ok=True)
 
     def exists(self) -> bool:
         return (self.path / "config.json").is_file()
@@ -102,7 +109,7 @@ class Run:
         values = self._read_json("config.json")
         config = RunConfig(**values)
         missing = [key for key in ("data", "model", "optimizer") if key not in values]
-        if missing:  # every run says these; files of this name are common
+        if missing:  # other programs have files of this name, too
             raise ValueError(f"{self.path / 'config.json'} does not describe a run: it has no {', '.join(missing)}")
         return config
 
@@ -117,34 +124,34 @@ class Run:
     def metrics(self) -> Metrics:
         if not self.has_metrics():
             return Metrics()
-        values = self._read_json("metrics.json")
         try:
-            metrics = Metrics(**values)
-            metrics.epochs = [_with_nan(record) for record in metrics.epochs]
-            metrics.result = _with_nan(metrics.result)
-        except (AttributeError, TypeError) as error:
-            path = self.path / "metrics.json"
-            raise ValueError(f"{path} holds no metrics of a run: {REMEDIES['metrics.json']} ({error})") from error
+            metrics = TypeAdapter(Metrics).validate_python(self._read_json("metrics.json"))
+        except ValidationError as error:
+            reason, path = explain(error, asdict(Metrics())), self.path / "metrics.json"
+            raise ValueError(f"{reason}; {path} is damaged: {REMEDIES['metrics.json']}") from error
+        metrics.epochs = [_with_nan(record) for record in metrics.epochs]
+        metrics.result = _with_nan(metrics.result)
         return metrics
 
     def write_metrics(self, metrics: Metrics) -> None:
-        write_json(self.path / "metrics.json", without_nan(vars(metrics)))
+        """Write the metrics, with null for numbers that are not finite, which JSON does not have."""
+        write_json(self.path / "metrics.json", to_jsonable_python(asdict(metrics), inf_nan_mode="null"))
 
     def save(self, name: str, state: dict[str, Any]) -> None:
         """Write a checkpoint."""
-        import torch  # here and below: what only reads metrics need not wait for it
+        import torch  # here and below: readers of metrics need not wait for it
 
         def write(path: Path) -> None:
             try:
                 with path.open("wb") as file:
                     torch.save(state, file)
-            except RuntimeError as error:  # of torch, which loses what the system said: that the disk is full
+            except RuntimeError as error:  # torch hides the error of the system, such as a full disk
                 raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
         write_atomically(self.path / name, write)
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """Read a checkpoint, or None where there is none yet."""
+        """Read a checkpoint; return None if there is none yet."""
         path = self.path / name
         if not path.is_file():
             return None
@@ -152,7 +159,7 @@ class Run:
 
         try:
             state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-        except Exception as error:  # there is hardly one that a broken file does not raise
+        except Exception as error:  # a damaged file may raise nearly any
             raise ValueError(f"{path} cannot be read: {REMEDIES[name]} ({error})") from error
         return state
 
@@ -168,19 +175,19 @@ class Run:
 
 
 def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
-    """Measurements are always made: where one is null, it was not finite."""
+    """Return a record with NaN for null: a measurement that is null was not finite."""
     measured = ("_loss", "_accuracy", "_perplexity")
     return {key: math.nan if value is None and key.endswith(measured) else value for key, value in record.items()}
 
 
 def find_runs(folder: Path) -> Iterator[Run]:
-    """All runs below a folder, in the order of their names."""
+    """Yield all runs below a folder, in the order of their names."""
     for path in sorted(folder.rglob("config.json")):
         yield Run(path.parent)
 
 
 def describe_environment() -> dict[str, Any]:
-    """The versions and the machine that a run used."""
+    """Return the versions and the machine that a run uses."""
     import torch
 
     versions = {}
