@@ -16,7 +16,7 @@ from borat import ALIG
 from borat.lab.data.repeat_copy import repeat_copy
 from borat.lab.models import FAMILIES, dnc, make_model
 from borat.lab.models.densenet import DenseLayer
-from borat.lab.training.objective import SequenceLoss
+from borat.lab.training.objective import bits_loss
 
 CIFAR, DIGITS, GREY = (3, 32, 32), (1, 8, 8), (1, 28, 28)
 
@@ -629,7 +629,7 @@ def test_the_dnc_does_not_see_the_future():
 
 
 def repeat_copy_loss(outputs, targets, mask):
-    return SequenceLoss()(outputs, torch.where(mask.unsqueeze(2) > 0, targets, -1.0))
+    return bits_loss(outputs, torch.where(mask.unsqueeze(2) > 0, targets, -1.0))
 
 
 def test_the_dnc_learns_to_copy():

@@ -34,7 +34,7 @@ class Line(TrainingTask):
 
 
 class Pair(Line):
-    """Two lines, of which the second follows the first."""
+    """Two lines; the second follows the first."""
 
     def build(self):
         return nn.ModuleDict({"leader": nn.Linear(1, 1), "follower": nn.Linear(1, 1)})
@@ -52,7 +52,7 @@ class Pair(Line):
 
 
 class Recorder(torch.optim.SGD):
-    """SGD that remembers what it was given."""
+    """SGD that records its losses, gradient norms and learning rates."""
 
     def __init__(self, network: nn.Module, lr: float = 0.1) -> None:
         super().__init__(network.parameters(), lr=lr)
@@ -107,7 +107,7 @@ def test_the_schedule_spans_all_steps():
     assert rates[-1] < 0.001
 
 
-def test_the_model_is_scored_where_the_optimizer_wants_it():
+def test_the_model_is_scored_at_the_result_of_the_optimizer():
     (optimizer,), _ = record(Line())
     assert optimizer.modes == ["eval", "train"]
 
@@ -135,12 +135,12 @@ def test_a_loss_that_is_not_finite_ends_the_run():
         ({"clip": 0.0}, r"clip must be greater than 0 or none, got 0\.0"),
     ],
 )
-def test_impossible_options_are_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         record(Line(), **options)
 
 
-def test_a_task_without_a_loss_says_what_is_missing():
+def test_a_task_without_a_loss_names_the_missing_methods():
     class Nothing(Line):
         loss = TrainingTask.loss
 

@@ -1,4 +1,4 @@
-"""Each task learns, gives the same scores for the same seed, and fits any optimizer."""
+"""Each task learns, has the same scores for the same seed, and works with any optimizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from borat.lab.tasks import TASKS, TaskResult, find_task, locate, run
 
 IN_GYM = ("reinforce", "ppo")
 PLATEAU = {"factorisation": 400}
-"""Steps of tasks that begin on a plateau."""
+"""Number of steps for tasks that start on a plateau."""
 
 
 @pytest.fixture(params=TASKS)
@@ -36,7 +36,7 @@ def test_a_task_learns(task):
     untrained = run(task, lambda network: torch.optim.SGD(network.parameters(), lr=0.0), steps=1)
     assert result.status == "finished"
     assert all(len(losses) == steps for losses in result.losses.values())
-    if not task.lower_is_better:  # nor does the loss of a policy have to fall
+    if not task.lower_is_better:  # the loss of a policy need not fall
         assert result.score > 1.5 * untrained.score
         return
     assert result.score < 0.95 * untrained.score
@@ -45,7 +45,7 @@ def test_a_task_learns(task):
         assert mean(result.losses["model"][-10:]) < mean(result.losses["model"][:5])
 
 
-def test_the_seed_decides_about_everything(task):
+def test_the_seed_determines_the_run(task):
     first, again, other = (run(task, adamw, seed, steps=8) for seed in (1, 1, 2))
     assert (first.score, first.validation_score, first.losses) == (again.score, again.validation_score, again.losses)
     assert first.losses != other.losses
@@ -54,14 +54,14 @@ def test_the_seed_decides_about_everything(task):
 
 @pytest.mark.filterwarnings("ignore:FreeBORAT")  # some losses are negative
 def test_free_borat_trains_every_task(task):
-    """An optimizer that sees the loss and is evaluated at another point than it measures gradients at."""
+    """FreeBORAT needs the loss and is evaluated at another point than its gradients."""
     result = run(task, lambda network: FreeBORAT(network.parameters()), steps=20)
     assert result.status == "finished"
     assert math.isfinite(result.score)
     assert result.score > 0.0
 
 
-def test_the_global_random_numbers_are_left_alone():
+def test_the_global_generator_is_restored():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
@@ -69,5 +69,5 @@ def test_the_global_random_numbers_are_left_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_result_says_little():
+def test_a_result_has_a_short_repr():
     assert "losses" not in repr(TaskResult(1.0, 2.0, {"model": [1.0]}, 3.0))

@@ -2,6 +2,6 @@
 
 from borat.lab.tasks.names import TASKS, find_task, locate
 from borat.lab.tasks.run import TaskResult, run
-from borat.lab.tasks.task import TrainingTask
+from borat.lab.tasks.task import DataTask, SampledTask, TrainingTask
 
-__all__ = ["TASKS", "TaskResult", "TrainingTask", "find_task", "locate", "run"]
+__all__ = ["TASKS", "DataTask", "SampledTask", "TaskResult", "TrainingTask", "find_task", "locate", "run"]

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module, util
+from importlib import import_module
 from inspect import isabstract
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
+from typing import Any, TypeGuard
 
 from borat.lab.files import unknown
+from borat.lab.tasks import digits, reinforcement, sequences, synthetic
 from borat.lab.tasks.task import TrainingTask
 
-TASKS = {
-    "autoencoder": "digits:Autoencoder",
-    "vae": "digits:VAE",
-    "diffusion": "digits:Diffusion",
-    "gan": "synthetic:GAN",
-    "noisy-regression": "synthetic:NoisyRegression",
-    "gaussian-likelihood": "synthetic:GaussianLikelihood",
-    "contrastive": "digits:Contrastive",
-    "triplet": "digits:Triplet",
-    "segmentation": "synthetic:Segmentation",
-    "seq2seq": "sequences:SequenceToSequence",
-    "adding": "sequences:Adding",
-    "distillation": "digits:Distillation",
-    "fine-tuning": "digits:FineTuning",
-    "physics": "synthetic:Physics",
-    "factorisation": "synthetic:Factorisation",
-    "reinforce": "reinforcement:Reinforce",
-    "ppo": "reinforcement:PPO",
+TASKS: dict[str, type[TrainingTask]] = {
+    "autoencoder": digits.Autoencoder,
+    "vae": digits.VAE,
+    "diffusion": digits.Diffusion,
+    "gan": synthetic.GAN,
+    "noisy-regression": synthetic.NoisyRegression,
+    "gaussian-likelihood": synthetic.GaussianLikelihood,
+    "contrastive": digits.Contrastive,
+    "triplet": digits.Triplet,
+    "segmentation": synthetic.Segmentation,
+    "seq2seq": sequences.SequenceToSequence,
+    "adding": sequences.Adding,
+    "distillation": digits.Distillation,
+    "fine-tuning": digits.FineTuning,
+    "physics": synthetic.Physics,
+    "factorisation": synthetic.Factorisation,
+    "reinforce": reinforcement.Reinforce,
+    "ppo": reinforcement.PPO,
 }
-"""Module of :mod:`borat.lab.tasks` and class of each task."""
 
 
 def find_task(name: str) -> TrainingTask:
@@ -44,39 +44,31 @@ def find_task(name: str) -> TrainingTask:
 
 def locate(name: str) -> type[TrainingTask]:
     """Return the class of a task."""
-    place = f"{__package__}.{TASKS[name]}" if name in TASKS else name
-    source, colon, attribute = place.rpartition(":")
+    if name in TASKS:
+        return TASKS[name]
+    source, colon, attribute = name.rpartition(":")
     if not colon:
         raise unknown("task", name, TASKS, forms=("NAME", "FILE.py:CLASS", "MODULE:CLASS"))
-    module = _load_file(Path(source)) if source.endswith(".py") else _import(source)
-    classes = {key: value for key, value in vars(module).items() if _is_task(value)}
+    classes = {key: value for key, value in _load(source).items() if _is_task(value)}
     if attribute not in classes:
         raise unknown(f"task of {source}", attribute, classes)
-    found: type[TrainingTask] = classes[attribute]
-    return found
+    return classes[attribute]
 
 
-def _is_task(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, TrainingTask) and not isabstract(value)
-
-
-def _load_file(path: Path) -> ModuleType:
-    path = path.expanduser().resolve()
-    if not path.is_file():
-        raise ValueError(f"task must name a Python file that exists, got {path}")
-    name = f"borat_task_{path.stem}"
-    spec = util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _import(name: str) -> ModuleType:
+def _load(source: str) -> dict[str, Any]:
+    """Return the names that a Python file or a module defines."""
+    if source.endswith(".py"):
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise ValueError(f"task must name a Python file that exists, got {source!r}")
+        return run_path(str(path), run_name=f"borat_task_{path.stem}")
     try:
-        return import_module(name)
+        return vars(import_module(source))
     except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
+        if error.name is None or not source.startswith(error.name):
             raise
-        raise ValueError(f"task must name a module that can be imported, got {name!r}: {error}") from error
+        raise ValueError(f"task must name a module that can be imported, got {source!r}: {error}") from error
+
+
+def _is_task(value: object) -> TypeGuard[type[TrainingTask]]:
+    return isinstance(value, type) and issubclass(value, TrainingTask) and not isabstract(value)

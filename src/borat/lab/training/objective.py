@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lightning.fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from borat.lab.baselines import make_loss
@@ -57,9 +58,9 @@ class Tally:
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss whose smallest possible value is zero, and the measures that are reported with it."""
+    """A loss whose smallest possible value is zero, and the measures that are recorded with it."""
 
-    loss: nn.Module
+    loss: Callable[[Tensor, Tensor], Tensor]
     measures: tuple[str, ...] = ("loss", "accuracy")
 
     def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
@@ -93,20 +94,16 @@ class CharactersObjective(Objective):
         return Tally(loss * count, count)
 
 
-class NextCharacterLoss(nn.Module):
-    """The negative log-likelihood of the characters, in nats per character."""
-
-    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+def character_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the negative log-likelihood of the characters, in nats per character."""
+    return functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
 
 
-class SequenceLoss(nn.Module):
-    """The negative log-likelihood of a sequence's bits, in nats, averaged over the batch."""
-
-    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
-        scored = (labels >= 0).to(scores.dtype)
-        losses = functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
-        return (losses * scored).sum() / len(labels)
+def bits_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the negative log-likelihood of a sequence's bits, in nats, averaged over the batch."""
+    scored = (labels >= 0).to(scores.dtype)
+    losses = functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="none")
+    return (losses * scored).sum() / len(labels)
 
 
 def make_objective(config: RunConfig, description: Description) -> Objective:
@@ -114,9 +111,9 @@ def make_objective(config: RunConfig, description: Description) -> Objective:
     if config.loss != "ce" and (description.sequences or description.alphabet):
         raise ValueError(f"loss must be ce for {description.name}, which has no classes, got {config.loss!r}")
     if description.sequences:
-        return BitsObjective(SequenceLoss())
+        return BitsObjective(bits_loss)
     if description.alphabet:
-        return CharactersObjective(NextCharacterLoss(), ("loss", "perplexity"))
+        return CharactersObjective(character_loss, ("loss", "perplexity"))
     if config.loss == "top5":
         return TopFiveObjective(make_loss(config), (*Objective.measures, "top5_accuracy"))
     return Objective(make_loss(config))
