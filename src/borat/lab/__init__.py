@@ -1,4 +1,4 @@
-"""The lab: experiments with BORAT and what people would use instead. The core never imports it."""
+"""The lab: experiments with BORAT and with other optimizers. The core never imports it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ _MODULES = {"read_runs": "borat.lab.store.records", "sweep": "borat.lab.sweeps.s
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:  # here rather than above: most of the lab needs nothing that these do
+    if name in _MODULES:  # lazy: most of the lab does not need them
         return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""Colours, markers and dashes: the same for a method wherever it is drawn, and apart without colour too.
+"""Colours, markers and dashes: the same for a method in every figure, and distinct without colour, too.
 
-The colours are Okabe and Ito's, which colour-blind readers can tell apart; those for dark pages are brightened.
+The colours are Okabe and Ito's, which colour-blind readers can distinguish; those for dark pages are brighter.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ COLOURS = {
     "orange": ("#b87d00", "#e69f00"),
     "sky": ("#2b8cbe", "#7cc8f2"),
 }
-"""On a light page, and on a dark one."""
+"""Colours on a light page and on a dark one."""
 
 GREY, VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY = (light for light, _ in COLOURS.values())
 
@@ -34,19 +35,19 @@ SCALE = {
     "light": ("#f0f5fb", "#c2d8ee", "#6aa8d8", "#2069ad", "#082c5e"),
     "dark": ("#e2ebf5", "#b3cce6", "#5f9dd3", "#1f66ae", "#0d3a78"),
 }
-"""The heatmaps' colours from the worst to the best: blues of falling brightness, which need no colour vision."""
+"""Colours of heatmaps from the worst to the best: blues of falling brightness, which need no colour vision."""
 
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "star", "hexagon")
 DASHES = ("solid", "dash", "dot", "dashdot")
 HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
 
 STEP_KINDS = ("SGD", "ALIG", "ESGD", "EALIG", "MAX2", "MAX3", "ZERO")
-"""The paper's kinds of step, in the order they are stacked in."""
+"""The paper's kinds of step, in the order of stacking."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """Style of one method, in Plotly's words."""
+    """Style of one method, in Plotly's terms."""
 
     light: str
     dark: str
@@ -58,7 +59,7 @@ PALETTE = tuple(Style(*colours, marker, DASHES[0]) for colours, marker in zip(CO
 
 
 def method_styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Those that have a colour always look the same; the others take the remaining looks in turn."""
+    """Return a style for each label. Labels with a fixed colour always look the same; others take the next styles."""
     names = list(COLOURS)
     others = [label for label in sort_labels(labels) if label not in FIRST_LABELS]
     styles = {}
@@ -79,31 +80,26 @@ class KindStyle:
 
 
 def kind_styles(kinds: Iterable[str]) -> dict[str, KindStyle]:
-    """In the order of stacking: the paper's kinds first. A kind has the same look wherever it is drawn."""
+    """Return a style for each kind of step, the same in every figure, in the order of stacking."""
     others = sorted(set(kinds) - set(STEP_KINDS))
     styles, colours = {}, list(COLOURS.values())
     for kind in (*STEP_KINDS, *others):
-        i = STEP_KINDS.index(kind) if kind in STEP_KINDS else len(STEP_KINDS) + _place(kind)
+        i = STEP_KINDS.index(kind) if kind in STEP_KINDS else len(STEP_KINDS) + _support_rank(kind)
         styles[kind] = KindStyle(*colours[(i + 1) % len(colours)], HATCHES[i % len(HATCHES)])
     return styles
 
 
-def _place(kind: str) -> int:
-    """Of a support among all supports: by its number of pieces, without the bound first."""
+def _support_rank(kind: str) -> int:
+    """Return the rank of a support: by its number of pieces, without the bound first."""
     pieces = re.match(r"(\d+) piece", kind)
     return 2 * int(pieces[1]) + kind.endswith("bound") if pieces else 0
 
 
 def save(figure: Figure, folder: Path, name: str, formats: Iterable[str], dpi: int = 150) -> list[Path]:
-    """Write the figure once for each format; the paths."""
+    """Write the figure once for each format; return the paths."""
     paths = [folder / f"{name}.{kind}" for kind in formats]
     for path in paths:
         kind = path.suffix[1:]
-        metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}  # the same picture, the same file
-        write_atomically(
-            path,
-            lambda file, kind=kind, metadata=metadata: figure.savefig(  # type: ignore[misc]
-                file, dpi=dpi, format=kind, metadata=metadata
-            ),
-        )
+        metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}  # same picture, same file
+        write_atomically(path, partial(figure.savefig, dpi=dpi, format=kind, metadata=metadata))
     return paths

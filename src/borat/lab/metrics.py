@@ -1,4 +1,4 @@
-"""Measurements: their names, which way is better, and how they are printed. Inside, accuracies are between 0 and 1."""
+"""Measurements: their names, their direction and their text. Accuracies are between 0 and 1, and printed in percent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ METRICS = tuple(
     for split in ("train", "validation", "test", "fit")
     for name in ("accuracy", "loss", "top5_accuracy", "perplexity")
 )
-"""In the records of a run. ``train`` is the mean over the batches of an epoch while they are trained on; ``fit`` is
-measured at the end of the run, on the training examples as they are, with the weights of the result."""
+"""Measurements in the records of a run. ``train`` is the mean over the batches of an epoch during training; ``fit`` is
+measured at the end of the run, on the training examples without augmentation, with the weights of the result."""
 
 
 def lower_is_better(metric: str) -> bool:
@@ -22,7 +22,7 @@ def lower_is_better(metric: str) -> bool:
 
 
 def judge(metrics: Iterable[str]) -> str:
-    """Return the measure that judges a task with these metrics: the accuracy or, if it has none, the loss.
+    """Return the measure by which runs with these metrics are compared: the accuracy or, if there is none, the loss.
 
     >>> judge(["test_loss", "test_accuracy"]), judge(["test_loss", "test_perplexity"])
     ('accuracy', 'loss')
@@ -31,7 +31,7 @@ def judge(metrics: Iterable[str]) -> str:
 
 
 def judged(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
-    """Return the metric that judges a run, of the first of these splits that has it, and its value.
+    """Return the metric by which a run is compared, of the first of these splits that has it, and its value.
 
     >>> judged({"train_loss": 0.1, "test_loss": 1.5, "test_accuracy": 0.9}, "test", "validation")
     ('test_accuracy', 0.9)
@@ -41,7 +41,7 @@ def judged(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
 
 
 def unseen(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measurements on examples that were not trained on, which commands print at the end of a run.
+    """Return the measurements on examples outside the training split.
 
     >>> unseen({"test_loss": 1.5, "fit_loss": 0.1})
     {'test_loss': 1.5}
@@ -50,17 +50,17 @@ def unseen(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def goodness(metric: str, value: float) -> float:
-    """The same measurement where higher is better."""
+    """Return a measurement with its sign changed if lower is better."""
     return -value if lower_is_better(metric) else value
 
 
 def unit(metric: str) -> float:
-    """Return the factor of a printed number: accuracies are printed in percent."""
+    """Return the factor of a printed number: 100 for accuracies, 1 for others."""
     return 100.0 if metric.endswith("accuracy") else 1.0
 
 
 def metric_text(metric: str) -> str:
-    """The name of a measurement and its unit.
+    """Return the name of a measurement and its unit.
 
     >>> metric_text("test_accuracy"), metric_text("train_loss"), metric_text("fit_accuracy")
     ('test accuracy, %', 'training objective', 'training accuracy, %')
@@ -71,7 +71,7 @@ def metric_text(metric: str) -> str:
 
 
 def value_text(metric: str, value: float, *, spread: bool = False) -> str:
-    """A measurement, or its spread, in its unit.
+    """Return the text of a measurement, or of its spread, without its unit.
 
     >>> value_text("test_accuracy", 0.7654), value_text("test_accuracy", 0.0123, spread=True)
     ('76.5', '1.23')
@@ -84,7 +84,8 @@ def value_text(metric: str, value: float, *, spread: bool = False) -> str:
 
 
 def with_unit(metric: str, value: float) -> str:
-    """
+    """Return the text of a measurement with its unit.
+
     >>> with_unit("test_accuracy", 0.7654), with_unit("test_loss", 0.7654)
     ('76.5 %', '0.765')
     """
@@ -92,6 +93,6 @@ def with_unit(metric: str, value: float) -> str:
 
 
 def best(items: Iterable[T], score: Callable[[T], float], metric: str) -> T | None:
-    """The item with the best score, the first of several; None where no score is a number."""
+    """Return the item with the best score, the first of several; None if no score is finite."""
     scored = [(goodness(metric, value), item) for item in items if math.isfinite(value := score(item))]
     return max(scored, key=lambda pair: pair[0])[1] if scored else None

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 MARGIN = 0.02
-"""Usable means: at most this far below the best accuracy of all methods, in absolute terms (2 points)."""
+"""Largest distance of a usable accuracy from the best of all methods, in absolute terms (2 points)."""
 
 LOSS_MARGIN = 0.05
-"""The same for tasks without accuracy: at most this share above the lowest loss of all methods."""
+"""Largest distance of a usable loss from the lowest of all methods, as a share of it."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Trial:
     method: str
     lr: float
     radius: float | None
-    """The second hyper-parameter of the grid; None where there is none."""
+    """The second hyper-parameter of the grid, or None."""
     accuracy: float
-    """Between 0 and 1; NaN for a run that diverged."""
+    """Accuracy between 0 and 1; NaN for a run that diverged."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,19 @@ class Usable:
 
     method: str
     tried: tuple[float, ...]
-    """The learning rates of its grid, in increasing order."""
+    """Learning rates of its grid, in increasing order."""
     lrs: tuple[float, ...]
-    """Those of them that are usable at their best radius."""
+    """Learning rates that are usable at their best radius."""
     decades: float
     """log10(largest / smallest) over the longest stretch of neighbouring usable learning rates."""
     cells: int
-    """Usable (learning rate, radius) pairs."""
+    """Number of usable (learning rate, radius) pairs."""
     total: int
-    """All (learning rate, radius) pairs that were tried."""
+    """Number of (learning rate, radius) pairs that were tried."""
 
 
 def as_accuracy(loss: float) -> float:
-    """A loss on a scale where those that are ``LOSS_MARGIN`` apart are ``MARGIN`` apart, and higher is better.
+    """Return a loss on a scale on which higher is better and ``LOSS_MARGIN`` becomes ``MARGIN``.
 
     >>> is_usable(as_accuracy(2.1), as_accuracy(2.0)), is_usable(as_accuracy(2.11), as_accuracy(2.0))
     (True, False)
@@ -53,27 +53,27 @@ def as_accuracy(loss: float) -> float:
 
 
 def best_accuracy(accuracies: Iterable[float]) -> float:
-    """The highest that is a number; infinity, which nothing is near, where none is."""
+    """Return the highest accuracy; infinity, which nothing is near, if all are NaN."""
     return max((accuracy for accuracy in accuracies if not math.isnan(accuracy)), default=math.inf)
 
 
 def is_usable(accuracy: float, best: float, margin: float = MARGIN) -> bool:
-    """True if an accuracy is within ``margin`` of the best one, exactly that far included; NaN never is.
+    """True if an accuracy is within ``margin`` of the best one, the margin included; NaN never is.
 
     >>> is_usable(0.75, 0.77), is_usable(0.7499, 0.77)
     (True, False)
     """
-    return accuracy >= best - margin - 1e-12  # 0.77 - 0.75 is more than 0.02 for a computer
+    return accuracy >= best - margin - 1e-12  # 0.77 - 0.75 exceeds 0.02 by rounding
 
 
 def usable(trials: Iterable[Trial], margin: float = MARGIN) -> list[Usable]:
-    """The settings of each method whose accuracy is within ``margin`` of the best one.
+    """Return the settings of each method whose accuracy is within ``margin`` of the best one.
 
     A cell is a (method, learning rate, radius); its accuracy is the mean over its trials (seeds), and a cell in which
     any trial diverged is not usable. The best is the highest accuracy of any cell of any method, so the trials must
-    be of one task. A learning rate is usable if its best radius is. Neighbours are neighbours in the method's own grid:
-    a learning rate that was tried and failed ends a stretch, and one usable learning rate alone spans 0 decades.
-    Trials with a learning rate of 0 are left out: they train nothing. Methods come in the order of their first trial.
+    belong to one task. A learning rate is usable if its best radius is. Stretches are of neighbours in the method's own
+    grid: a learning rate that was tried and failed ends a stretch, and a single usable learning rate spans 0 decades.
+    Trials with a learning rate of 0 are left out: they train nothing. Methods are in the order of their first trial.
 
     >>> grid = {0.01: 0.90, 0.1: 0.95, 1.0: 0.94, 10.0: math.nan}
     >>> usable(Trial("SGD", lr, None, accuracy) for lr, accuracy in grid.items())[0]
@@ -104,7 +104,7 @@ def _longest_span(tried: Sequence[float], good: set[float]) -> float:
 
 
 def sentence(results: Sequence[Usable]) -> str:
-    """The verdict in words, widest range first, of the methods that were tried at several learning rates.
+    """Return a summary of the methods that were tried at several learning rates, widest range first.
 
     >>> sentence([Usable("SGD", (0.1, 1.0), (), 0.0, 0, 2), Usable("ALI-G", (0.1, 1.0), (0.1, 1.0), 1.0, 2, 2)])
     'Decades of usable learning rates: 1 for ALI-G, none for SGD.'

@@ -1,4 +1,4 @@
-"""Signals: Ctrl-C and SIGTERM end a command, interrupt it, or let it save first."""
+"""Handlers of Ctrl-C and SIGTERM, which end a command, interrupt it, or let it save first."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 def exit_on_ctrl_c() -> None:
-    """Answer Ctrl-C by one line instead of a traceback, until a command asks for something else.
+    """Exit on Ctrl-C with one line instead of a traceback, until a command installs another handler.
 
-    While libraries are imported, a KeyboardInterrupt may be swallowed or come out as another error.
+    During the import of libraries, a KeyboardInterrupt may be swallowed or turn into another error.
     """
     signal.signal(signal.SIGINT, _exit)
     unblock_ctrl_c()
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # one of several processes speaks
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # only the first of several processes prints
         with suppress(RuntimeError):  # stdout may be in use
             sys.stdout.flush()
         os.write(1, (SHOW_CURSOR if os.isatty(1) else b"") + b"stopped; the same command starts again\n")
@@ -39,7 +39,7 @@ def unblock_ctrl_c() -> None:
 
 @contextmanager
 def ctrl_c_blocked() -> Iterator[None]:
-    """Start processes that receive Ctrl-C only after :func:`exit_on_ctrl_c`: before, Python prints a traceback."""
+    """Let processes that are started here receive Ctrl-C only after :func:`exit_on_ctrl_c`, to avoid a traceback."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -50,15 +50,15 @@ def ctrl_c_blocked() -> Iterator[None]:
 
 @contextmanager
 def ctrl_c_ignored() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C; leave a program alone that handles it in C."""
-    own = signal.getsignal(signal.SIGINT) is None
-    with _handling(signal.SIG_IGN, *(() if own else (signal.SIGINT,))):
+    """Let processes that are started here ignore Ctrl-C. A handler installed from C is left alone."""
+    is_foreign = signal.getsignal(signal.SIGINT) is None
+    with _handling(signal.SIG_IGN, *(() if is_foreign else (signal.SIGINT,))):
         yield
 
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM and on Ctrl-C, which until now has ended the process."""
+    """Raise KeyboardInterrupt on SIGTERM and on Ctrl-C."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -69,7 +69,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def asking_to_stop() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns True once SIGTERM or SIGINT has arrived, for a look between two batches."""
+    """Yield a function that returns True once SIGTERM or SIGINT has arrived, to be called between batches."""
     asked: list[int] = []
     with _handling(lambda number, frame: asked.append(number), signal.SIGTERM, signal.SIGINT):
         yield lambda: bool(asked)
@@ -77,7 +77,7 @@ def asking_to_stop() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _handling(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals for a while, in the main thread; others cannot."""
+    """Install a handler temporarily; only the main thread can."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     previous = {number: signal.signal(number, handler) for number in numbers if in_main_thread}
     try:

@@ -1,4 +1,4 @@
-"""A table of text, for the terminal and for Markdown; cells between double stars are bold."""
+"""Tables of text for the terminal and for Markdown; cells between double asterisks are bold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column heads and rows of text."""
+    """A title, the heads of the columns and rows of text."""
 
     title: str
     head: tuple[str, ...]

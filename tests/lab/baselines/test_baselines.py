@@ -1,4 +1,4 @@
-"""The optimizers of other papers, one by one on steps worked out by hand, and all of them through one interface."""
+"""The optimizers of other papers: each on steps computed by hand, and all through one interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from borat.lab.methods import METHODS
 from processes import start_warm
 
 OWN = ("dfw", "bpgrad", "l4adam", "l4mom", "sps")
-pytestmark = pytest.mark.filterwarnings("ignore:FreeBORAT. the running statistics")  # which these tests do not look at
+pytestmark = pytest.mark.filterwarnings("ignore:FreeBORAT. the running statistics")  # which do not matter here
 
 COORDINATEWISE = ("adagrad", "adam", "amsgrad", "adamw", "nadamw", "rmsprop", "yogi", "schedule-free-adamw")
 WITHOUT_WEIGHT_DECAY = ("borat", "alig")
@@ -40,7 +40,7 @@ def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
 
 
 def batch(number: int, size: int = 16) -> tuple[Tensor, Tensor]:
-    """Examples whose classes a linear model tells apart."""
+    """Return examples whose classes a linear model can separate."""
     generator = torch.Generator().manual_seed(number)
     x = torch.randn(size, 5, generator=generator, dtype=torch.float64)
     return x, x[:, :3].argmax(1)
@@ -104,7 +104,7 @@ def test_dfw_by_hand():
 
 
 def test_dfw_is_alig_without_weight_decay():
-    """As the paper says."""
+    """The paper claims it."""
     points = []
     for kind in (DFW, ALIG):
         torch.manual_seed(0)
@@ -124,7 +124,7 @@ def test_bpgrad_by_hand():
     assert step_on(optimizer, w, [0.0, 2.0], 1.0) == pytest.approx([0.82, 1.66], rel=1e-12)
 
 
-def test_bpgrad_sees_the_regularised_loss_and_moves_without_momentum():
+def test_bpgrad_uses_the_regularised_loss_and_moves_without_momentum():
     w = weights(3.0, 4.0)
     optimizer = BPGrad([w], lr=0.1, momentum=0.0, weight_decay=2.0)
     # f = 1 + 25, g = (6, 8), ||g|| = 10
@@ -164,7 +164,7 @@ def test_l4adam_by_hand():
     assert step_on(optimizer, w, [1.0, 0.0], 0.8) == pytest.approx(expected, rel=1e-10)
 
 
-def test_l4_sees_the_regularised_loss():
+def test_l4_uses_the_regularised_loss():
     w = weights(2.0)
     optimizer = L4Mom([w], lr=0.15, weight_decay=0.5)
     # the loss 1 + 0.25 * 4 = 2, the gradient 3 + 1 = 4
@@ -183,7 +183,7 @@ def test_sps_by_hand():
     assert step_on(optimizer, w, [0.0, 0.0], 5.0) == pytest.approx([0.52, 0.36], rel=1e-12)
 
 
-def test_sps_sees_the_regularised_loss():
+def test_sps_uses_the_regularised_loss():
     w = weights(3.0, 4.0)
     # 26 / (0.5 * 100) = 0.52
     optimizer = SPS([w], lr=1.0, weight_decay=2.0)
@@ -191,8 +191,8 @@ def test_sps_sees_the_regularised_loss():
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_own_optimizers_take_groups_closures_and_missing_gradients(name):
-    """One long vector, however its parts are grouped; what has no gradient stays."""
+def test_loss_based_optimizers_take_groups_closures_and_missing_gradients(name):
+    """Groups do not change the result; a parameter without a gradient does not change."""
     points = []
     for groups in (1, 2):
         torch.manual_seed(0)
@@ -218,7 +218,7 @@ def test_own_optimizers_take_groups_closures_and_missing_gradients(name):
     torch.testing.assert_close(*points, rtol=1e-10, atol=1e-12)
 
 
-# All of them
+# All methods
 
 
 def test_the_table_has_every_name_once():
@@ -232,7 +232,7 @@ def test_the_table_has_every_name_once():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_all_learn_a_separable_problem(name):
-    """With the learning rate that is advised for them."""
+    """At the learning rate that their authors advise."""
     model = network()
     config = configured(name, weight_decay=0.0 if name in WITHOUT_WEIGHT_DECAY else 1e-3)
     optimizer, criterion = make_optimizer(model, config), make_loss(config)
@@ -257,7 +257,7 @@ def test_all_learn_a_separable_problem(name):
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_all_resume_exactly(name, precision, schedule):
-    """Five steps, through a file into fresh objects, and five more are ten steps, bit for bit."""
+    """Five steps, a checkpoint loaded into new objects, and five more equal ten steps, bit for bit."""
     config = configured(name, radius=2.0, schedule=schedule, epochs=2)
 
     def fresh(seed: int):
@@ -298,7 +298,7 @@ def test_a_step_does_not_evaluate_the_model(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_evaluation_goes_there_and_back(name):
+def test_evaluation_is_undone_bit_for_bit(name):
     model = network()
     optimizer = make_optimizer(model, configured(name))
     criterion = make_loss(configured(name))
@@ -314,7 +314,7 @@ def test_evaluation_goes_there_and_back(name):
         raise ZeroDivisionError
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     train(model, optimizer, criterion, range(8, 9))
-    assert saved["param_groups"], "also within an evaluation"
+    assert saved["param_groups"], "even during evaluation"
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -335,7 +335,7 @@ def test_all_stay_in_the_ball(name, radius):
     "name", sorted(set(METHODS) - set(COORDINATEWISE) - {"borat", "free-borat", "l4adam", "momo-adam", "prodigy"})
 )
 def test_step_size_is_the_factor_of_the_gradient(name):
-    """Without momentum, and after a first step whose memory has no part in it."""
+    """Without momentum, also after the first step."""
     momentum = 1e-9 if name == "schedule-free" else 0.0
     config = configured(name, momentum=momentum)
     model = network(torch.float64)
@@ -365,7 +365,7 @@ def test_step_size_of_a_bundle():
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_step_size_of_momo_adam(weight_decay):
-    """The step is the averaged gradient over the root of the averaged squares, times this; then the weights shrink."""
+    """The step size is the factor of the averaged gradient over the root of the averaged squares."""
     config = configured("momo-adam", weight_decay=weight_decay)
     model = network(torch.float64)
     optimizer, criterion = make_optimizer(model, config), make_loss(config)
@@ -398,7 +398,7 @@ def test_step_size_of_momo(weight_decay):
     assert 0.0 < min(sizes) < config.lr == max(sizes), "with and without the cap"
 
 
-def test_step_sizes_of_the_others():
+def test_step_sizes_of_the_other_methods():
     for name in COORDINATEWISE:
         model = network()
         optimizer = make_optimizer(model, configured(name))
@@ -431,7 +431,7 @@ def test_dog_is_evaluated_at_the_average_of_its_iterates():
 
 @pytest.mark.parametrize("radius", [None, 1.0])
 def test_schedule_free_by_its_definition(radius):
-    """A literal twin with the three sequences of the paper, the steps projected."""
+    """A literal twin with the three sequences of the paper and projected steps."""
     model = nn.Linear(5, 3).double()
     beta, lr = 0.9, 1.0
     optimizer = make_optimizer(model, configured("schedule-free", momentum=beta, lr=lr, radius=radius))
@@ -449,7 +449,7 @@ def test_schedule_free_by_its_definition(radius):
 
 
 def test_schedule_free_adamw_by_its_definition():
-    """The same twin, whose steps are those of Adam without momentum."""
+    """A literal twin with the steps of Adam without momentum."""
     model = nn.Linear(5, 3).double()
     optimizer = make_optimizer(model, configured("schedule-free-adamw", lr=0.1))
     gradients = []  # the library writes over them
@@ -547,7 +547,7 @@ def test_two_processes_take_the_steps_of_one(tmp_path):
 def rates(
     schedule: str, epochs: int, batches: int = 2, data: str = "cifar10", accuracies=None, stop: int | None = None
 ):
-    """The learning rate of each batch; stopped and taken up again after ``stop`` epochs."""
+    """Return the learning rate of each batch, with an interruption after ``stop`` epochs."""
     config = RunConfig(optimizer="sgd", lr=1.0, schedule=schedule, epochs=epochs, data=data)
 
     def fresh():
@@ -596,7 +596,7 @@ def test_schedules_by_epoch(schedule, data, epochs, expected):
 
 
 def cosine_at(position: float) -> float:
-    """Cycles of the lengths 1, 2, 4 and 8."""
+    """Return the factor at a position in cycles of the lengths 1, 2, 4 and 8."""
     start, length = 0.0, 1.0
     while position >= start + length:
         start, length = start + length, 2.0 * length
@@ -611,11 +611,11 @@ def test_cosine_restarts_three_times_and_ends_with_the_budget():
 
     uneven = rates("cosine", epochs=3, batches=16)
     assert uneven == pytest.approx([cosine_at(15.0 * i / 48.0) for i in range(48)])
-    assert uneven[-1] < 0.01, "also where the budget cannot be divided by 15"
+    assert uneven[-1] < 0.01, "even if 15 does not divide the budget"
 
 
 def test_warm_ups_and_single_cosines():
-    """A twentieth of 40 batches are two, in which the rate rises in equal steps."""
+    """The rate rises in equal steps over a twentieth of 40 batches, which is two."""
     rise, fall = [1 / 3, 2 / 3], [0.5 * (1.0 + math.cos(math.pi * i / 38)) for i in range(38)]
     expected = {
         "one-cosine": [0.5 * (1.0 + math.cos(math.pi * i / 40)) for i in range(40)],
@@ -652,7 +652,7 @@ def test_every_schedule_with_every_optimizer(name, schedule):
     assert (used == {config.lr}) == (schedule in ("constant", "warmup"))
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(

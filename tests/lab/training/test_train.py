@@ -1,4 +1,4 @@
-"""Training runs: every optimizer, exact resumption after any end, divergence as a result."""
+"""Training runs: every optimizer, exact resumption after any interruption, divergence as a result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_optimizer_with_its_losses(tmp_path, optimizer, loss):
     assert metrics.status == "finished"
     assert metrics.epochs[1]["train_loss"] < metrics.epochs[0]["train_loss"]
     norm = sum(w.square().sum() for k, w in Run(tmp_path / "run").load("last.pt")["model"].items()).sqrt()
-    assert norm <= 30.0 * 1.01 or optimizer in ("borat", "alig"), "within a bundle, the trial point may be outside"
+    assert norm <= 30.0 * 1.01 or optimizer in ("borat", "alig"), "the trial point within a bundle may be outside"
 
 
 def test_same_seed_same_run(tmp_path, uninterrupted):
@@ -71,19 +71,19 @@ def test_same_seed_same_run(tmp_path, uninterrupted):
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 12, 13, 14, 30])
 def test_resumes_bit_for_bit_from_any_batch(tmp_path, uninterrupted, stop):
-    """Thirteen batches are an epoch, four a bundle; the signal arrives in the middle of a batch."""
+    """An epoch has thirteen batches, a bundle four; the signal arrives in the middle of a batch."""
     seen = 0
 
-    def report(position, tally, batches):
+    def stop_at(position, tally, batches):
         nonlocal seen
         seen += 1
         if seen == stop:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="resume to continue"):
-        train(SMALL, tmp_path / "run", listener=report)
+        train(SMALL, tmp_path / "run", listener=stop_at)
     assert seen == stop
-    torch.rand(7)  # whatever another program does with the random numbers
+    torch.rand(7)  # other uses of the random numbers must not matter
     train(SMALL, tmp_path / "run")
     assert_same_run(Run(tmp_path / "run"), uninterrupted)
 
@@ -102,7 +102,7 @@ def test_survives_kill_9(tmp_path, uninterrupted):
         worker.kill()
         worker.join()
         kills += 1
-    assert kills, "it was killed at least once"
+    assert kills, "the process ended before the first kill"
     assert ended(start_borat(*words)) == 0
     assert_same_run(Run(folder), uninterrupted)
 
@@ -116,7 +116,7 @@ def test_a_finished_run_is_not_repeated(tmp_path):
 
 
 def test_metrics_are_written_again(tmp_path):
-    """A kill may come after the last checkpoint and before the metrics."""
+    """A process may be killed between writing its last checkpoint and its metrics."""
     train(SMALL, tmp_path / "run")
     before = (tmp_path / "run" / "metrics.json").read_text()
     (tmp_path / "run" / "metrics.json").unlink()
@@ -125,7 +125,7 @@ def test_metrics_are_written_again(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["dog", "l4adam", "momo", "adam"])
-def test_optimizers_that_cannot_go_on_have_diverged(tmp_path, optimizer):
+def test_optimizers_that_raise_no_error_at_huge_rates(tmp_path, optimizer):
     config = RunConfig(optimizer=optimizer, lr=1e15, epochs=2, train_limit=200, model="mlp-8")
     assert train(config, tmp_path / "run").status in ("diverged", "finished")
 
@@ -144,8 +144,8 @@ def test_divergence_is_a_result(tmp_path):
     )
 
 
-def test_the_top_five_loss_measures_what_it_asks_for(tmp_path):
-    """The fraction of examples with fewer than five scores above that of the right class."""
+def test_the_top_five_loss_measures_top_five_accuracy(tmp_path):
+    """Top-5 accuracy is the share of examples with fewer than five scores above that of the right class."""
     config = RunConfig(optimizer="alig", loss="top5", epochs=1, train_limit=300, model="mlp-8", lr=0.1)
     metrics = train(config, tmp_path / "run")
     task, model = load("digits", train_limit=300), make_model("mlp-8", input_shape=(64,), classes=10)
@@ -160,7 +160,7 @@ def test_the_top_five_loss_measures_what_it_asks_for(tmp_path):
     assert metrics.epochs[0]["train_accuracy"] < metrics.epochs[0]["train_top5_accuracy"] < 1.0
 
 
-def test_a_batch_that_is_dropped_is_no_divergence(tmp_path, monkeypatch):
+def test_a_dropped_batch_is_not_divergence(tmp_path, monkeypatch):
     forward, calls = Training._forward, []
 
     def broken(self, batch):
@@ -187,8 +187,8 @@ def test_precisions(tmp_path, precision):
     assert metrics.epochs[1]["train_loss"] < metrics.epochs[0]["train_loss"]
 
 
-def test_a_run_that_fails_says_so_and_goes_on_from_its_checkpoint(tmp_path, monkeypatch, uninterrupted):
-    """Once in the second epoch: as DoG does, which refuses gradients that are not finite."""
+def test_a_failed_run_is_recorded_and_continues_from_its_checkpoint(tmp_path, monkeypatch, uninterrupted):
+    """It fails in the second epoch, as DoG does with gradients that are not finite."""
     forward = Training._forward
 
     def refusing(self, batch):
@@ -207,7 +207,7 @@ def test_a_run_that_fails_says_so_and_goes_on_from_its_checkpoint(tmp_path, monk
     assert_same_run(Run(tmp_path / "run"), uninterrupted)
 
 
-def test_metrics_say_what_happened(uninterrupted):
+def test_metrics_of_a_run(uninterrupted):
     metrics = uninterrupted.metrics
     assert [epoch["epoch"] for epoch in metrics.epochs] == [0, 1, 2]
     assert sum(sum(epoch["kinds"].values()) for epoch in metrics.epochs) == 39 // 4
@@ -223,7 +223,7 @@ def test_the_fit_is_that_of_the_result_on_the_training_examples(tmp_path, optimi
     state = Run(tmp_path / "run").load("last.pt")
     model = make_model(config.model, input_shape=(1, 8, 8), classes=10).eval()
     model.load_state_dict(state["model"])
-    if optimizer != "sgd":  # the result is not where gradients are measured
+    if optimizer != "sgd":  # gradients are measured at another point than the result
         method = make_optimizer(model, config)
         method.load_state_dict(state["optimizer"])
         method.eval()
@@ -232,7 +232,7 @@ def test_the_fit_is_that_of_the_result_on_the_training_examples(tmp_path, optimi
     assert result.result["fit_accuracy"] == (scores.argmax(1) == batch.labels).double().mean().item()
     loss = torch.nn.functional.cross_entropy(scores, batch.labels).item()
     assert result.result["fit_loss"] == pytest.approx(loss, rel=1e-5)
-    assert result.epochs[-1]["train_loss"] != pytest.approx(loss, rel=1e-3), "the mean while training is another number"
+    assert result.epochs[-1]["train_loss"] != pytest.approx(loss, rel=1e-3), "the mean during training differs"
 
 
 def test_validation_size(tmp_path):
@@ -246,7 +246,7 @@ def invoke(*arguments: str):
     return CliRunner().invoke(app, ["train", *arguments], env={"COLUMNS": "160", "TERM": "dumb"})
 
 
-def test_the_folder_of_a_run_stands_for_its_configuration(tmp_path, uninterrupted):
+def test_a_run_is_resumed_by_its_folder(tmp_path, uninterrupted):
     with pytest.raises(Interrupted):
         train(SMALL, tmp_path / "run", listener=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     result = invoke(str(tmp_path / "run"), "--resume")
@@ -258,7 +258,7 @@ def test_the_folder_of_a_run_stands_for_its_configuration(tmp_path, uninterrupte
     assert "holds a run with another configuration: lr differ" in " ".join(other.output.split())
 
 
-def test_only_what_was_started_can_be_resumed(tmp_path):
+def test_a_missing_run_cannot_be_resumed(tmp_path):
     result = invoke("--out", str(tmp_path / "runs"), "--resume")
     assert result.exit_code == 2
     assert "there is no run to resume" in " ".join(result.output.split())
@@ -293,12 +293,12 @@ def test_schedules_survive_interruption(tmp_path, optimizer):
     whole = train(config, tmp_path / "whole")
     assert [epoch["lr"] for epoch in whole.epochs] == pytest.approx([1.0, 1.0, 0.1, 0.01])
 
-    def report(position, tally, batches):
+    def stop_at(position, tally, batches):
         if (position.epoch, position.batch) == (2, 5):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        train(config, tmp_path / "run", listener=report)
+        train(config, tmp_path / "run", listener=stop_at)
     train(config, tmp_path / "run")
     assert_same_run(Run(tmp_path / "run"), Run(tmp_path / "whole"))
 
@@ -343,8 +343,8 @@ def test_file_and_flags(tmp_path):
     assert Run(tmp_path / "runs" / config.digest).config == config
 
 
-def test_tiny_numbers_are_zero_while_training(tmp_path):
-    """They make a CPU many times slower; afterwards they are there again."""
+def test_denormal_numbers_are_zero_during_training(tmp_path):
+    """They slow CPUs down many times; after training they are not flushed any more."""
     tiny, seen = torch.full((4,), 1e-40), []
     config = RunConfig(epochs=1, train_limit=64, bundle_size=2)
     train(config, tmp_path / "run", listener=lambda *_: seen.append(float((tiny * 1.0)[0])))

@@ -1,4 +1,4 @@
-"""Training on several devices gives what one gives, also when it is interrupted."""
+"""Training on several devices equals training on one, even if it is interrupted."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ PAIRS = (
 
 
 def start_on_one(folder: Path, optimizer: str) -> None:
-    """A run of a single process that is asked to end in the middle of a bundle of its second epoch."""
+    """Interrupt a run of a single process within a bundle of its second epoch."""
 
-    def report(position, tally, batches):
+    def stop_at(position, tally, batches):
         if (position.epoch, position.batch) == (1, 4):
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        train(config_of(optimizer), folder, execution=Execution(accelerator="cpu", tensorboard=False), listener=report)
+        train(config_of(optimizer), folder, execution=Execution(accelerator="cpu", tensorboard=False), listener=stop_at)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Runs of two processes, one for each strategy and optimizer."""
+    """Folder with a run of two processes for each strategy and optimizer."""
     folder = tmp_path_factory.mktemp("devices")
     for pair in PAIRS:
         if pair.endswith(":resumed"):
@@ -82,7 +82,7 @@ def test_two_devices_equal_one(pair, folder, tmp_path):
 
 
 def test_interrupted_on_two_devices_and_resumed_on_one(tmp_path):
-    """The signal reaches one of the processes that the command starts; both stop at the same batch."""
+    """One of the two processes receives the signal; both stop at the same batch."""
     config = CONFIG.replace(epochs=25)
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in config.as_dict().items() if v is not None and k != "augment"]
     words = ["train", f"--out={tmp_path}", "--no-tensorboard", *flags]
@@ -103,7 +103,7 @@ def test_interrupted_on_two_devices_and_resumed_on_one(tmp_path):
 
 @pytest.fixture
 def starting(tmp_path, request):
-    """The first of some processes, just when it has started the others, which will take seconds to arrive."""
+    """The first process, when it has just started the others, which take seconds to import libraries."""
     devices = getattr(request, "param", 2)
     words = ["train", "--devices", str(devices), "--accelerator", "cpu", "--epochs", "400", "--no-tensorboard", "--out"]
     first = start_borat(*words, str(tmp_path), output=tmp_path / "said.txt", leader=True)
@@ -120,14 +120,14 @@ def test_no_process_is_left_when_the_first_is_killed_at_the_start(starting):
     wait_until(lambda: count_group(starting) == 0)
 
 
-@pytest.mark.parametrize(("starting", "tell"), [(2, os.killpg), (8, os.killpg), (2, os.kill)], indirect=["starting"])
-def test_ctrl_c_while_processes_start_is_one_line(starting, tell, tmp_path):
-    """A terminal tells all processes, also those that Python is still starting; a program may tell the first only."""
-    tell(starting.pid, signal.SIGINT)
+@pytest.mark.parametrize(("starting", "send"), [(2, os.killpg), (8, os.killpg), (2, os.kill)], indirect=["starting"])
+def test_ctrl_c_while_processes_start_is_one_line(starting, send, tmp_path):
+    """A terminal sends Ctrl-C to all processes, even those that are still starting; a program may send it to one."""
+    send(starting.pid, signal.SIGINT)
     assert ended(starting, 60.0) == 130
     _, said = re.split(r"starting \d processes\n", (tmp_path / "said.txt").read_text())
     assert re.fullmatch(rf"stopped before the next batch; .* continues \(in {tmp_path}/\w+\)\n", said)
-    wait_until(lambda: count_group(starting) == 0)  # the last of them may still be on its way out
+    wait_until(lambda: count_group(starting) == 0)  # the last one may still be exiting
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")

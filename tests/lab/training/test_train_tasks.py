@@ -1,4 +1,4 @@
-"""Tasks as the lab runs them: from a configuration, into a folder, and from the command line."""
+"""Runs of tasks: from a configuration, into a folder, and from the command line."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_a_run_is_stored_like_any_other(tmp_path):
     assert (table.task.iloc[0], table["shift"].iloc[0], table.steps.iloc[0]) == ("vae", 10.0, 5)
     stamp = (tmp_path / config.digest / "metrics.json").stat().st_mtime_ns
     train(config, tmp_path / config.digest)
-    assert (tmp_path / config.digest / "metrics.json").stat().st_mtime_ns == stamp, "a run that is done is not repeated"
+    assert (tmp_path / config.digest / "metrics.json").stat().st_mtime_ns == stamp, "a finished run is not repeated"
 
 
-def test_a_score_of_which_more_is_better_is_stored_as_its_reciprocal(tmp_path):
+def test_a_score_is_stored_as_its_reciprocal_if_higher_is_better(tmp_path):
     pytest.importorskip("gymnasium")
     metrics = train(RunConfig(task="reinforce", optimizer="adamw", steps=2), tmp_path / "run")
     assert metrics.result["test_loss"] == pytest.approx(1.0 / metrics.result["test_return"])
@@ -50,7 +50,7 @@ def test_several_devices_are_refused(tmp_path):
         train(RunConfig(task="vae", steps=2), tmp_path / "run", execution=Execution(devices=2))
 
 
-def test_a_run_that_diverged_says_so(tmp_path):
+def test_a_diverged_run_is_recorded(tmp_path):
     metrics = train(RunConfig(task="vae", optimizer="sgd", lr=1e30, steps=5), tmp_path / "run")
     assert metrics.status == Run(tmp_path / "run").metrics.status == "diverged"
 
@@ -71,7 +71,7 @@ def test_keys_that_would_be_ignored_are_refused(keys, message):
         RunConfig(**keys)
 
 
-def test_the_digest_tells_tasks_apart():
+def test_tasks_differ_in_their_digests():
     assert RunConfig(task="vae").digest != RunConfig(task="gan").digest != RunConfig(task="gan", shift=1.0).digest
     assert RunConfig(task="vae").replace(seed=1).epochs == 1
 

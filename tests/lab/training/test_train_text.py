@@ -1,4 +1,4 @@
-"""Language models: judged by their loss, resumed bit for bit."""
+"""Language models: compared by their loss, resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = RunConfig(data="text", model="gpt-1-16", window=16, batch_size=8, epochs
 
 @pytest.fixture(scope="module")
 def letters(tmp_path_factory):
-    """Words in any order: what comes within a word can be known, what comes after it cannot."""
+    """Words in random order: the characters within a word are predictable, the next word is not."""
     path = tmp_path_factory.mktemp("text") / "letters.txt"
     path.write_text(" ".join(random.Random(0).choices(["bundle", "optimal", "ab", "rät"], k=600)), encoding="utf-8")
     return path
@@ -41,15 +41,15 @@ def test_resumes_bit_for_bit(tmp_path, letters, model):
     for stop in (5, 30):
         seen = 0
 
-        def report(position, tally, batches):
+        def stop_at(position, tally, batches):
             nonlocal seen
             seen += 1
-            if seen == stop:  # noqa: B023 - it is called in this round only
+            if seen == stop:  # noqa: B023 - only called in this iteration
                 os.kill(os.getpid(), signal.SIGTERM)
 
         folder = tmp_path / f"{stop}"
         with pytest.raises(Interrupted):
-            train(config, folder, data_dir=letters, listener=report)
+            train(config, folder, data_dir=letters, listener=stop_at)
         torch.rand(7)
         assert without_time(train(config, folder, data_dir=letters)) == without_time(whole)
         for name in ("last.pt", "best.pt"):
@@ -57,28 +57,28 @@ def test_resumes_bit_for_bit(tmp_path, letters, model):
             assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
-def test_what_is_measured(tmp_path, letters):
+def test_measurements(tmp_path, letters):
     config = SMALL.replace(model="ngram-6-32", epochs=6, dropout=0.0, optimizer="adam", lr=0.01)
     metrics = train(config, tmp_path / "run", data_dir=letters)
     assert set(metrics.result) == {"test_loss", "test_perplexity", "fit_loss", "fit_perplexity"}
     assert not any("accuracy" in key for key in metrics.epochs[0])
     assert metrics.result["test_perplexity"] == pytest.approx(math.exp(metrics.result["test_loss"]))
-    assert metrics.result["test_loss"] < 0.9, "guessing among its fifteen characters costs 2.7 nats"
-    assert metrics.result["test_loss"] > math.log(4) / 8, "no word has more than eight, and none can be foreseen"
+    assert metrics.result["test_loss"] < 0.9, "a uniform guess among fifteen characters costs 2.7 nats"
+    assert metrics.result["test_loss"] > math.log(4) / 8, "words of at most eight characters are unpredictable"
 
 
 def test_the_best_epoch_has_the_lowest_loss(tmp_path, letters):
-    """At a learning rate at which some epochs make it worse."""
+    """The learning rate is so large that some epochs increase the loss."""
     metrics = train(
         SMALL.replace(model="ngram-2-8", optimizer="adam", lr=0.5, epochs=6), tmp_path / "run", data_dir=letters
     )
     losses = [epoch["validation_loss"] for epoch in metrics.epochs]
-    assert min(losses) != losses[-1], "or this shows nothing"
+    assert min(losses) != losses[-1], "else the test shows nothing"
     best = Run(tmp_path / "run").load("best.pt")
     assert best["position"]["epoch"] == losses.index(min(losses)) + 1
 
 
-def test_plateaus_are_those_of_the_loss(tmp_path, letters):
+def test_plateaus_are_plateaus_of_the_loss(tmp_path, letters):
     config = SMALL.replace(model="ngram-2-8", optimizer="adam", lr=0.5, epochs=6, schedule="plateau")
     epochs = train(config, tmp_path / "run", data_dir=letters).epochs
     lowest = math.inf
@@ -88,7 +88,7 @@ def test_plateaus_are_those_of_the_loss(tmp_path, letters):
     assert epochs[-1]["lr"] < 0.5
 
 
-def test_a_run_goes_on_with_its_own_text(tmp_path, letters):
+def test_a_run_cannot_continue_on_another_text(tmp_path, letters):
     with pytest.raises(Interrupted):
         train(SMALL, tmp_path / "run", data_dir=letters, listener=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     other = tmp_path / "other.txt"
@@ -98,7 +98,7 @@ def test_a_run_goes_on_with_its_own_text(tmp_path, letters):
         train(SMALL, tmp_path / "run", data_dir=other)
 
 
-def test_perplexity_of_what_has_blown_up():
+def test_perplexity_of_a_diverged_run():
     assert Tally(loss=math.inf, examples=1).means()["perplexity"] > 1e300
     assert math.isnan(Tally(loss=math.nan, examples=1).means()["perplexity"])
 

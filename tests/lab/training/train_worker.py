@@ -1,4 +1,4 @@
-"""What one of several processes does that train together for test_train_devices.py."""
+"""The work of one of several processes that train together in test_train_devices.py."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ STATISTICS_BATCHES = 16
 """Number of batches that measure running statistics at an average."""
 PATIENCE = 5.0
 """Seconds to wait for another process that is about to release the run's folder."""
-DATA_KEYS = tuple({option.name for option in fields(Options)} & RunConfig.model_fields.keys())
+DATA_KEYS = tuple(option.name for option in fields(Options) if option.name in RunConfig.model_fields)
 """Keys of a configuration that are options of its data set."""
 
 
@@ -77,7 +77,7 @@ Listener = Callable[[Position, Tally, int], None]
 
 
 def silent(position: Position, tally: Tally, batches: int) -> None:
-    """Report nothing."""
+    """Do nothing."""
 
 
 class Training:
@@ -163,16 +163,9 @@ class Training:
                 )
 
     def _batches(self, split: str, batch_size: int, **options: Any) -> Iterator[data.Batch]:
-        return self.task.batches(
-            split,
-            batch_size,
-            epoch=self.position.epoch,
-            seed=self.config.seed,
-            rank=self.fabric.global_rank,
-            world_size=self.fabric.world_size,
-            device=self.fabric.device,
-            **options,
-        )
+        rank, processes = self.fabric.global_rank, self.fabric.world_size
+        options |= {"seed": self.config.seed, "rank": rank, "world_size": processes, "device": self.fabric.device}
+        return self.task.batches(split, batch_size, epoch=self.position.epoch, **options)
 
     def _forward(self, batch: data.Batch) -> tuple[Tensor, Tensor]:
         scores = self.model(*(prepare(x, self.config) for x in batch.inputs))
