@@ -137,7 +137,7 @@ def test_a_loss_is_a_mean_over_characters(task):
     tally = Tally()
     for batch in task.batches("test", 3, shuffle=False):
         loss = objective.loss(scores[batch.inputs[0]], batch.labels)
-        tally.add(loss.item(), objective.weight(batch.labels), objective.count(scores, batch.labels))
+        tally.add(objective.measure(scores, batch.labels, loss.item()))
     tokens = task.splits["test"].tokens.long()
     whole = torch.nn.functional.cross_entropy(scores[tokens[:-1]], tokens[1:])
     assert tally.means()["loss"] == pytest.approx(whole.item(), rel=1e-5)
