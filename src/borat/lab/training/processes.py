@@ -55,7 +55,7 @@ def launch(execution: Execution, precision: str) -> Fabric:
         several = execution.devices > 1
         if several:
             _end_with_first()
-            _meet_on_this_machine(fabric)
+        _meet_on_this_machine(fabric)
         with _all_or_none(fabric), ctrl_c_blocked() if several else nullcontext():
             fabric.launch()
     if dist.is_initialized():
