@@ -33,14 +33,6 @@ def test_files(tmp_path, name, text):
     assert read_mapping(tmp_path / name) == {"data": "cifar10", "lr": 1}
 
 
-def test_invalid_files(tmp_path):
-    with pytest.raises(ValueError, match="is a folder"):
-        read_mapping(tmp_path)
-    (tmp_path / "latin.toml").write_bytes(b'data = "caf\xe9"')
-    with pytest.raises(ValueError, match=r"latin\.toml is not valid"):
-        read_mapping(tmp_path / "latin.toml")
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -67,16 +59,18 @@ def test_rejects(values, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "content", "message"),
     [
-        ("a.toml", "lr = ", "a.toml is not valid"),
-        ("a.json", "[1]", "must hold keys and values"),
+        ("a.toml", b"lr = ", "a.toml is not valid"),
+        ("latin.toml", b'data = "caf\xe9"', r"latin\.toml is not valid"),
+        ("a.json", b"[1]", "must hold keys and values"),
         ("b.toml", None, "does not exist"),
+        ("", None, "is a folder"),
     ],
 )
-def test_rejects_files(tmp_path, name, text, message):
-    if text is not None:
-        (tmp_path / name).write_text(text)
+def test_rejects_files(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_mapping(tmp_path / name)
 
