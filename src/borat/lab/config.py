@@ -24,7 +24,7 @@ SHARED_KEYS = ("optimizer", "bundle_size", "lr", "schedule", "momentum", "weight
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class RunConfig(StrictModel):
@@ -51,11 +51,11 @@ class RunConfig(StrictModel):
 
     optimizer: str = "borat"
     bundle_size: Count = 3
-    lr: NonNegative = 0.1
+    lr: Coefficient = 0.1
     """The learning rate; by default the one that the optimizer's authors advise."""
     schedule: Annotated[str, one_of(*SCHEDULES)] = "constant"
     momentum: Fraction = 0.9
-    weight_decay: NonNegative = 0.0
+    weight_decay: Coefficient = 0.0
     radius: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
 
     epochs: Count = 10

@@ -494,7 +494,7 @@ def test_dry_run_and_result_table(uninterrupted):
         (["--model", "wrm-10-1"], "unknown model 'wrm-10-1'; did you mean 'wrn-10-1'?"),
         (["--data", "snli", "--model", "cnn", "--dry-run"], "model must be infersent for snli, got 'cnn'"),
         (["--optimizer", "dfw"], "loss must be"),
-        (["--lr", "inf"], "lr must be finite, got inf"),
+        (["--lr", "inf"], "lr must be a finite number, got inf"),
         (["--lr", "0.1,fast"], "lr must be of type float, or a list of such with commas, got 'fast'"),
         (["--lr", "0.1,-1"], "lr must be at least 0, got -1"),
         (["--augment", "maybe"], "augment must be of type bool"),
