@@ -2,11 +2,10 @@
 
 from borat.lab.baselines.losses import make_loss
 from borat.lab.baselines.optimizers import check_optimizer, make_optimizer
-from borat.lab.baselines.schedules import Schedule, make_schedule
+from borat.lab.baselines.schedules import make_schedule
 from borat.lab.baselines.stepping import drops_batches, evaluating, is_lost, last_step, step_size, take_step
 
 __all__ = [
-    "Schedule",
     "check_optimizer",
     "drops_batches",
     "evaluating",
