@@ -1,4 +1,4 @@
-"""Compiles the CPU kernels into the package. Where there is no C compiler, the package does without them."""
+"""Compile the CPU kernels into the package. Without a C compiler, the wheel is pure Python."""
 
 import os
 import shlex
@@ -14,8 +14,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 FOLDER = Path("src/borat/_native")
 SOURCES = [FOLDER / name for name in ("kernels.c", "kernels_of_real.h", "dual.c")]
 LIBRARY = FOLDER / "_kernels.so"
-# Without contraction to fused multiply-adds, so that results do not depend on the machine's vector instructions. Nobody
-# asks for the error number of a square root, which would keep it from being taken of several numbers at once.
+# No contraction to fused multiply-adds: results must not depend on the machine's vector instructions. No errno from
+# sqrt, which would prevent its vectorisation.
 FLAGS = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC"]
 
 
@@ -35,7 +35,7 @@ class KernelsHook(BuildHookInterface):
             temporary.replace(library)
         except (OSError, subprocess.CalledProcessError) as error:
             reason = getattr(error, "stderr", None) or error
-            self.app.display_warning(f"the CPU kernels could not be compiled, PyTorch's are used instead: {reason}")
+            self.app.display_warning(f"the CPU kernels could not be compiled; PyTorch operations replace them: {reason}")
             for left in (temporary, library):
                 left.unlink(missing_ok=True)
             return
