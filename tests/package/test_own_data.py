@@ -61,7 +61,7 @@ def test_every_command(folder):
 
 
 def test_without_the_names_of_the_columns():
-    quoted = re.search(r"told which columns there are: \*(.*?)\*", PAGE, re.DOTALL)[1]
+    quoted = re.search(r"the error names the columns: \*(.*?)\*", PAGE, re.DOTALL)[1]
     result = borat("borat train --data images --data-dir tables --model cnn")
     assert result.exit_code == 2
     assert " ".join(quoted.split()) in " ".join(result.output.replace("│", " ").split())
