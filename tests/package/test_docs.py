@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, its links lead somewhere, and it fetches nothing from elsewhere."""
+"""The documentation site: it builds without warnings, its links resolve, and it loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
 import pytest
+import torch
+
+from borat import ALIG, BORAT, FreeBORAT
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,3 +86,38 @@ def test_mathematics_is_drawn(site):
     assert "<math" in reference
     for sphinx in (":math:", ":class:", ":meth:", ".. math"):
         assert sphinx not in reference
+
+
+def test_memory_of_the_optimizers():
+    """The bytes of state per parameter on the page for users of other optimizers, counted."""
+    schedulefree = pytest.importorskip("schedulefree", reason="needs the peers extra")
+    prodigyopt = pytest.importorskip("prodigyopt", reason="needs the peers extra")
+    makers = {
+        "SGD with momentum": lambda params: torch.optim.SGD(params, 0.1, momentum=0.9),
+        "AdamW": torch.optim.AdamW,
+        "Schedule-Free AdamW": schedulefree.AdamWScheduleFree,
+        "Prodigy": prodigyopt.Prodigy,
+        "`ALIG`": ALIG,
+        "`BORAT`": BORAT,
+        "`FreeBORAT`": FreeBORAT,
+        "`FreeBORAT(bundle_size=2)`": lambda params: FreeBORAT(params, bundle_size=2),
+        "`FreeBORAT(bundle_size=5)`": lambda params: FreeBORAT(params, bundle_size=5),
+    }
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \| (\d+) \| \w", page.partition("## Memory")[2], re.MULTILINE)
+    on_page = {name: int(count) for names, count in rows for name in names.split(", ")}
+    assert on_page == {name: bytes_per_parameter(make) for name, make in makers.items()}
+
+
+def bytes_per_parameter(make) -> float:
+    param = torch.nn.Parameter(torch.randn(1000))
+    optimizer = make([param])
+    if hasattr(optimizer, "train"):
+        optimizer.train()
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = param.square().mean()
+        loss.backward()
+        optimizer.step(lambda loss=loss: loss)
+    vectors = [x for x in optimizer.state[param].values() if isinstance(x, torch.Tensor) and x.numel() > 1]
+    return sum(x.numel() * x.element_size() for x in vectors) / param.numel()
