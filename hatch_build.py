@@ -35,7 +35,7 @@ class KernelsHook(BuildHookInterface):
             temporary.replace(library)
         except (OSError, subprocess.CalledProcessError) as error:
             reason = getattr(error, "stderr", None) or error
-            self.app.display_warning(f"the CPU kernels could not be compiled; PyTorch operations replace them: {reason}")
+            self.app.display_warning(f"the CPU kernels cannot be compiled; PyTorch operations replace them: {reason}")
             for left in (temporary, library):
                 left.unlink(missing_ok=True)
             return

@@ -1,7 +1,4 @@
-"""How the site shows mathematics: as MathML, which browsers draw themselves, so that no script has to be fetched.
-
-Docstrings are written for Sphinx and for readers of the source; here their roles become Markdown.
-"""
+"""Rendering of the site: formulas as MathML, which needs no script, and Sphinx roles of docstrings as Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DO
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Called by MkDocs with the HTML of each page."""
+    """Replace the formulas of a page; MkDocs calls this with its HTML."""
     content = DISPLAY.sub(lambda match: _mathml(match[1], "block"), content)
     return INLINE.sub(lambda match: _mathml(match[1], "inline"), content)
 
@@ -29,7 +26,7 @@ def _mathml(latex: str, display: str) -> str:
 
 
 class SphinxRoles(griffe.Extension):
-    """Makes Markdown of docstrings."""
+    """Convert docstrings to Markdown."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
@@ -37,7 +34,8 @@ class SphinxRoles(griffe.Extension):
 
 
 def as_markdown(text: str) -> str:
-    """
+    """Convert the Sphinx roles of a docstring.
+
     >>> as_markdown("see :class:`~borat.BORAT`, of size :math:`N`")
     'see `BORAT`, of size $N$'
     """

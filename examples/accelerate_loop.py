@@ -29,7 +29,7 @@ def main():
                 loss = nn.functional.cross_entropy(model(x), y)
                 accelerator.backward(loss)
                 borat.observe(loss / accelerator.gradient_accumulation_steps)
-                optimizer.step()  # without accumulation also optimizer.step(lambda: loss)
+                optimizer.step()  # without accumulation, optimizer.step(lambda: loss) works as well
                 optimizer.zero_grad()
 
     optimizer.eval()

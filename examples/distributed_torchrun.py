@@ -1,4 +1,6 @@
-"""Train on several processes: torchrun --nproc_per_node=2 examples/distributed_torchrun.py [--fsdp]
+"""DDP and FSDP on several processes.
+
+torchrun --nproc_per_node=2 examples/distributed_torchrun.py [--fsdp]
 
 The optimizer averages the loss over the processes, as DDP and FSDP average the gradients, so all take the same step.
 """
@@ -47,7 +49,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} processes, accuracy on the training data {100 * accuracy:.1f} %")
     dist.destroy_process_group()
-    time.sleep(0.5)  # PyTorch aborts if the interpreter ends while a thread of gloo still gives a tensor back
+    time.sleep(0.5)  # PyTorch aborts if the interpreter exits while a gloo thread still releases a tensor
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lightning Fabric: pass the loss to the wrapped optimizer's step, and keep the optimizer itself for the rest.
+"""Lightning Fabric: call observe, eval and train on the optimizer that you created, step on Fabric's wrapper.
 
 python examples/fabric.py
 """
@@ -29,10 +29,10 @@ def main():
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
             fabric.backward(loss)
-            borat.observe(loss)  # or optimizer.step(lambda: loss), except with 16-mixed, which allows no closure
+            borat.observe(loss)  # or optimizer.step(lambda: loss), except with 16-mixed, which forbids closures
             optimizer.step()
 
-    borat.eval()  # on the optimizer itself: the wrapped one passes only step() on
+    borat.eval()  # on the optimizer itself: the wrapper forwards only step()
     x, y = test[:]
     print(f"test accuracy {(model(x).argmax(1) == y).float().mean():.1%}")
     borat.train()

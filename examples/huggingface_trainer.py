@@ -26,7 +26,7 @@ def main():
                 folder,
                 max_steps=60,
                 per_device_train_batch_size=5,
-                max_grad_norm=0,  # no clipping, which is the trainer's default
+                max_grad_norm=0,  # turn off clipping, which is on by default
                 lr_scheduler_type="constant",
                 eval_strategy="steps",
                 eval_steps=20,
@@ -41,7 +41,7 @@ def main():
         before = trainer.evaluate()["eval_loss"]
         trainer.train()
         after = trainer.evaluate()["eval_loss"]
-    print(f"loss where it starts at numbers that no row of the training data starts at: {before:.3f} -> {after:.3f}")
+    print(f"evaluation loss on sequences that start at other numbers: {before:.3f} -> {after:.3f}")
 
 
 if __name__ == "__main__":

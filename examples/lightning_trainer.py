@@ -1,4 +1,4 @@
-"""Lightning's Trainer: one callback passes the loss to FreeBORAT, and validates and saves at its result.
+"""Lightning's Trainer: a callback passes the loss to FreeBORAT and moves the model to the result for validation.
 
 python examples/lightning_trainer.py
 """

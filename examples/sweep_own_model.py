@@ -1,4 +1,4 @@
-"""A sweep over your own training function: in parallel, and resumed when you start it again.
+"""A sweep over your own training function: it runs in parallel, and resumes when you start it again.
 
 python examples/sweep_own_model.py
 """

@@ -1,4 +1,4 @@
-"""Watch the optimizer in TensorBoard.
+"""Log the optimizer's updates to TensorBoard.
 
 python examples/tensorboard_logging.py && tensorboard --logdir runs
 """

@@ -2,8 +2,8 @@
 
 python examples/transformer.py [--steps 500] [--checkpoint transformer.pt]
 
-Start it again to continue from the checkpoint. An optimizer that returns an average has three pitfalls, marked below:
-where the model is evaluated, where it is saved, and what is needed to go on.
+Start it again to continue from the checkpoint. The comments mark three pitfalls of an optimizer whose result is an
+average: where to evaluate the model, where to save it, and what to save in order to resume.
 """
 
 import argparse
@@ -35,10 +35,10 @@ class Transformer(nn.Module):
 
 
 def batch(text, size, generator):
-    """Pieces of the text from random places, each with the same piece one character on."""
+    """Return random excerpts of the text, and the same excerpts shifted by one character."""
     starts = torch.randint(len(text) - CONTEXT, (size, 1), generator=generator)
-    pieces = text[starts + torch.arange(CONTEXT + 1)]
-    return pieces[:, :-1], pieces[:, 1:]
+    excerpts = text[starts + torch.arange(CONTEXT + 1)]
+    return excerpts[:, :-1], excerpts[:, 1:]
 
 
 def loss_of(model, inputs, targets):
@@ -47,20 +47,20 @@ def loss_of(model, inputs, targets):
 
 @torch.no_grad()
 def evaluate(model, optimizer, text):
-    # Pitfall 1: while training, the weights are where gradients are measured, which is a worse model. Evaluate it at
-    # the average. Layers with running statistics (BatchNorm; none here) also need borat.batchnorm.measure_again.
+    # Pitfall 1: during training, the weights are at the point where gradients are measured, which is a worse model.
+    # Evaluate at the average. Models with BatchNorm layers (not this one) need borat.batchnorm.measure_again instead.
     model.eval()
     optimizer.eval()
     loss = loss_of(model, *batch(text, 256, torch.Generator().manual_seed(0)))
     model.train()
-    optimizer.train()  # and go back, to the bit: evaluating changes nothing
+    optimizer.train()  # move back, bit for bit: evaluation does not affect training
     return loss.item()
 
 
 def save(path, model, optimizer, generator, step):
-    # Pitfall 2: save at the average, too, so that "model" is the result and can be loaded without an optimizer.
-    # Pitfall 3: to go on takes the optimizer's state as well. It knows that the weights are at the average, and the way
-    # back; take both dictionaries between the same eval() and train().
+    # Pitfall 2: save at the average as well, so that "model" is the result and can be used without the optimizer.
+    # Pitfall 3: save the optimizer's state in order to resume. It records that the weights are at the average, so both
+    # state dicts must be taken between the same eval() and train().
     optimizer.eval()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": generator.get_state()}
     part = path.with_suffix(".part")
@@ -74,7 +74,7 @@ def load(path, model, optimizer, generator):
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     generator.set_state(state["random"])
-    optimizer.train()  # the checkpoint was made at the average
+    optimizer.train()  # the checkpoint was saved at the average
     return state["step"]
 
 
