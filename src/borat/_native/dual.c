@@ -3,16 +3,17 @@
  *     maximise  D(alpha) = b'alpha - 1/2 alpha'Q alpha   over  alpha >= 0, sum(alpha) = 1
  *
  * By Proposition 1 all derivatives r = b - Q alpha are equal on the support of a solution, and none is larger: there,
- * and nowhere else, the duality gap max(r) - alpha'r is zero. Algorithm 1 tries all supports. This goes from one to the
- * next instead: solve the system of the support; where that would make a weight negative, stop as the first one
- * vanishes and leave its piece out; otherwise take in the piece with the largest derivative. Every step raises D, so
- * that no support comes twice. Singular systems are never solved (Proposition 3) and nothing is regularised: a piece in
- * the affine hull of the others opens a direction without curvature, which is followed until a weight vanishes.
+ * and nowhere else, the duality gap max(r) - alpha'r is zero. Algorithm 1 tries all supports. This active-set method
+ * moves from support to support instead. It solves the system of the support. If that makes a weight negative, it stops
+ * where the first weight vanishes and removes that piece; otherwise it adds the piece with the largest derivative.
+ * Every step raises D, so no support occurs twice. Singular systems are never solved (Proposition 3) and nothing is
+ * regularised: a piece in the affine hull of the others gives a direction without curvature, which is followed until a
+ * weight vanishes.
  *
  * The system is written in differences to the shortest gradient of the support, its origin, which loses the fewest
- * digits: M_ij = Q_ij - Q_i0 - Q_0j + Q_00 is positive definite, and kept as L D L'. There is no square root, and scales
- * are powers of two: they change no digit of alpha.
- * Plain C without headers of Python: dual.py calls it through ctypes. */
+ * digits: M_ij = Q_ij - Q_i0 - Q_0j + Q_00 is positive definite and stored as L D L'. There are no square roots, and
+ * scales are powers of two, which change no digit of alpha. Plain C without headers of Python: dual.py calls it
+ * through ctypes. */
 
 #include <float.h>
 #include <math.h>
@@ -33,9 +34,9 @@ typedef struct {
     double *r;         /* the derivatives */
     double *size;      /* |b| + |Q| alpha: the size of the terms of the derivatives */
     double *direction; /* of a step, by position in the support */
-    double *L;         /* by position, without its diagonal of ones; the origin's row and column are not used */
+    double *L;         /* by position, without the unit diagonal; the origin's row and column are unused */
     double *D;
-    int64_t *support; /* the pieces with a positive weight: the origin first, the others in the order they came */
+    int64_t *support; /* the pieces with a positive weight: the origin first, the others in order of entry */
 } Dual;
 
 static double larger(double a, double b) { return b > a ? b : a; } /* a, if b is NaN */
@@ -70,8 +71,8 @@ static double difference(const Dual *dual, int64_t i, int64_t j) {
     return (row[s[j]] - row[s[0]]) - (origin[s[j]] - origin[s[0]]);
 }
 
-/* Go on with M = L D L'. The first position whose piece is in the affine hull of those before it, as far as rounding
- * lets us see; the size of the support, if there is none. */
+/* Continue the decomposition M = L D L'. Return the first position whose piece is in the affine hull of those before
+ * it, up to rounding, or the size of the support if there is none. */
 static int64_t decompose(Dual *dual) {
     double *scaled = dual->direction; /* a row of L D */
     if (dual->decomposed < 1)
@@ -97,7 +98,7 @@ static int64_t decompose(Dual *dual) {
     return dual->used;
 }
 
-/* Solve L'x = x in the positions before end, and give the origin what makes all weights keep their sum. */
+/* Solve L'x = x for the positions before end; set the origin's entry so that the weights keep their sum. */
 static void substitute_back(Dual *dual, int64_t end) {
     double *x = dual->direction;
     for (int64_t i = end - 1; i > 1; i--)
@@ -108,7 +109,7 @@ static void substitute_back(Dual *dual, int64_t end) {
         x[0] -= x[i];
 }
 
-/* Newton's step on the face of the support: to where its derivatives are equal. */
+/* Set the direction to the Newton step on the face of the support, which makes its derivatives equal. */
 static void aim_at_solution(Dual *dual) {
     const int64_t *s = dual->support;
     double *x = dual->direction;
@@ -122,7 +123,7 @@ static void aim_at_solution(Dual *dual) {
     substitute_back(dual, dual->used);
 }
 
-/* Upwards along the flat direction that the dependent piece opens. */
+/* Set the direction to the flat one of the dependent piece, uphill. */
 static void aim_along_flat(Dual *dual, int64_t dependent) {
     const int64_t *s = dual->support;
     double *x = dual->direction, slope = 0.0;
@@ -135,7 +136,7 @@ static void aim_along_flat(Dual *dual, int64_t dependent) {
         x[i] = -x[i];
 }
 
-/* Go in the direction until a weight vanishes, but no further than longest. Whether all weights are left. */
+/* Move along the direction until a weight vanishes, at most by `longest`. Return 1 if no weight vanished. */
 static int move(Dual *dual, double longest) {
     const double *direction = dual->direction;
     int64_t *s = dual->support, kept = 0;
@@ -156,7 +157,7 @@ static int move(Dual *dual, double longest) {
     }
     for (int64_t i = 0; i < kept; i++)
         alpha[s[i]] /= sum;
-    dual->used = sum > 0.0 && sum <= DBL_MAX ? kept : 0; /* lost its way among entries that are not finite */
+    dual->used = sum > 0.0 && sum <= DBL_MAX ? kept : 0; /* some entry is not finite */
     put_origin_first(dual);
     return kept == before;
 }
@@ -166,13 +167,13 @@ static int move(Dual *dual, double longest) {
 typedef struct {
     int64_t top;   /* the piece with the largest derivative */
     double mean;   /* alpha'r */
-    double gap;    /* between the two */
-    double noise;  /* what rounding may have put into a gap */
-    double lowest; /* derivative in the support */
-    double spread; /* of the derivatives in the support */
+    double gap;    /* largest derivative minus mean */
+    double noise;  /* bound on the rounding error of a gap */
+    double lowest; /* lowest derivative in the support */
+    double spread; /* highest minus lowest derivative in the support */
 } Slopes;
 
-/* r = b - Q alpha, and what it tells. */
+/* Compute r = b - Q alpha and its summary. */
 static Slopes differentiate(Dual *dual) {
     const int64_t n = dual->pieces, *s = dual->support;
     double *r = dual->r, *size = dual->size, largest = 0.0, highest = -INFINITY;
@@ -199,8 +200,8 @@ static Slopes differentiate(Dual *dual) {
     return slopes;
 }
 
-/* Take in the piece with the largest derivative. The others' differ by rounding errors, which must not turn the step
- * against it. */
+/* Add the piece with the largest derivative. The derivatives of the others are equal up to rounding; make them exactly
+ * equal, or the step may point away from the new piece. */
 static void enter(Dual *dual, Slopes slopes) {
     for (int64_t i = 0; i < dual->used; i++)
         dual->r[dual->support[i]] = slopes.mean;
@@ -208,7 +209,7 @@ static void enter(Dual *dual, Slopes slopes) {
     put_origin_first(dual);
 }
 
-/* Ascend from alpha to the maximum. The gap bounds the distance to it; the end is where the gap drowns in rounding. */
+/* Ascend from alpha to the maximum. The gap bounds the distance to it; stop when the gap is within rounding. */
 static void ascend(Dual *dual) {
     const int64_t n = dual->pieces;
     const size_t bytes = (size_t)n * sizeof(double);
@@ -221,7 +222,7 @@ static void ascend(Dual *dual) {
         }
         if (!(slopes.gap > slopes.noise))
             break;
-        if (slopes.spread <= slopes.noise || slopes.spread > 0.5 * last_spread) { /* solved as well as it can be */
+        if (slopes.spread <= slopes.noise || slopes.spread > 0.5 * last_spread) { /* face solved up to rounding */
             if (dual->alpha[slopes.top] > 0.0 || dual->used == n)
                 break;
             enter(dual, slopes);
@@ -241,8 +242,8 @@ static void ascend(Dual *dual) {
 
 /* The problem */
 
-/* Copy the problem, scaled by a power of two such that its entries stay away from the ends of the range of doubles: nothing
- * overflows, and little vanishes. Only the symmetric part of Q enters. Return the exponent of the scale. */
+/* Copy the problem, scaled by a power of two so that nothing overflows and little underflows. Only the symmetric
+ * part of Q is used. Return the exponent of the scale. */
 static int load(Dual *dual, const double *Q, const double *b) {
     const int64_t n = dual->pieces;
     double largest = 0.0;
@@ -286,8 +287,8 @@ static double value_of(const Dual *dual) {
     return value;
 }
 
-/* Solve a problem of n pieces. The results are the n weights and the dual value, which is not finite if an entry is not.
- * Return 0, or 1 without memory. */
+/* Solve a problem of n pieces. The results are the n weights and the dual value, which is not finite if an entry is
+ * not. Return 0, or 1 if memory is exhausted. */
 int borat_dual(int64_t n, const double *Q, const double *b, double *results) {
     double *const all = malloc((size_t)(7 * n + 2 * n * n) * sizeof(double)), *memory = all;
     if (!all) return 1;

@@ -1,12 +1,12 @@
-/* What an optimizer does is move bytes. PyTorch's kernels combine two tensors at a time, so that a bundle is read and
- * written several times over; these read every vector once and write every result once. BORAT's arithmetic is in
- * double precision, and each result is rounded once; FreeBORAT's is in the tensors' own precision, and long sums in
- * double.
+/* CPU kernels. Memory traffic determines the cost of an optimizer step. PyTorch's kernels combine two tensors at a time
+ * and would read and write a bundle several times; these kernels read every vector once and write every result once.
+ * BORAT computes in double precision and rounds each result once. FreeBORAT computes in the tensors' own precision,
+ * with long sums in double.
  *
- * A vector is a list of tensors, given as an array of pointers. Tensors are cut into chunks. Each thread takes those of
- * its own share, which are the same ones at every call: what it wrote last time may still be in the caches of its core,
- * from where others would have to fetch it. Whoever is done helps the others. A chunk's result does not depend on who
- * computes it: the bits are the same for any number of threads. Plain C without headers of Python or PyTorch:
+ * A vector is a list of tensors, given as an array of pointers. Tensors are split into chunks. Each thread has the
+ * same share of the chunks at every call, since its last results may still be in the caches of its core; threads
+ * that finish early take chunks from the others. The result of a chunk does not depend on the thread that computes
+ * it, so the bits are the same for any number of threads. Plain C without headers of Python or PyTorch:
  * _vectors/cpu.py calls it through ctypes. */
 
 #if defined(__SSE2__)
@@ -17,15 +17,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-const uint32_t borat_sources = SOURCES; /* the checksum of what this was compiled from: the loader expects its own */
+const uint32_t borat_sources = SOURCES; /* checksum of the sources; the loader rejects a stale library */
 
-#define CHUNK 32768     /* elements that a thread takes at once */
-#define MOVED 256       /* elements of a sum; it stays in the first-level cache */
-#define STRIP 64        /* elements whose metric is there while the pieces pass */
-#define AHEAD 256       /* elements between what is computed and what is asked of memory */
-#define SUMMED 1024     /* elements of sums in the vectors' own precision */
-#define MULTIPLIED 2048 /* elements of one vector, which stay there while the others pass */
-#define LANES 16        /* partial sums of a product, for as many as the processor can add at once */
+#define CHUNK 32768     /* elements per unit of work of a thread */
+#define MOVED 256       /* elements of a partial result; they stay in the first-level cache */
+#define STRIP 64        /* elements whose metric stays in that cache for all pieces */
+#define AHEAD 256       /* prefetch distance in elements */
+#define SUMMED 1024     /* elements summed in the vectors' own precision */
+#define MULTIPLIED 2048 /* elements of the left vector that stay in the cache for all products */
+#define LANES 16        /* partial sums of a product, for vector instructions */
 
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -36,8 +36,8 @@ const uint32_t borat_sources = SOURCES; /* the checksum of what this was compile
 #define INLINED __attribute__((always_inline)) static inline /* into clones, and for a constant number of pieces */
 #define UNROLLED _Pragma("GCC unroll 4") /* so that sums stay in registers */
 
-/* GOMP_parallel of the OpenMP library that PyTorch uses: calls a function in each thread of PyTorch's own pool. Threads
- * of ours would have to share the cores with those, which wait for their next work without sleeping. */
+/* GOMP_parallel of PyTorch's OpenMP library: call a function in each thread of PyTorch's pool. A second pool would
+ * compete for the cores with the first, whose idle threads spin. */
 typedef void (*Parallel)(void (*)(void *), void *, unsigned, unsigned);
 typedef int (*ThreadNumber)(void); /* omp_get_thread_num of the same library */
 
@@ -49,15 +49,15 @@ typedef struct {
     ThreadNumber thread_number;
     int32_t threads;
     int16_t is_double; /* or float */
-    int16_t is_large;  /* so that what is written will have left the caches before it is read again */
+    int16_t is_large;  /* written results do not stay in the caches until they are read again */
 } Shape;
 
 /* With s = sum of coefficient * term: out = base - s. With a velocity: velocity = decay * velocity + s, and
- * out = base - s - momentum * velocity. Where they are given, old_base gets the base and last_term the last term. */
+ * out = base - s - momentum * velocity. Unless NULL, old_base gets the base and last_term the last term. */
 typedef struct {
     void **out;
     void **base;
-    void **terms; /* of all tensors, one term after the other */
+    void **terms; /* term by term, each with all tensors */
     const double *coefficients;
     void **old_base;
     void **last_term;
@@ -67,10 +67,10 @@ typedef struct {
 } Move;
 
 /* Adam's metric D = s + eps, where s = sqrt(beta2 * rms^2 + (1 - beta2) * gradient^2) is the new root of the
- * mean square. Neither is stored before the move, so that a batch which is dropped has changed nothing. */
+ * mean square. s is stored only with the move, so that a dropped batch changes nothing. */
 typedef struct {
     void **gradient; /* the newest piece */
-    void **rows;     /* the older ones, of all tensors, one row after the other */
+    void **rows;     /* the older pieces, row by row, each with all tensors */
     void **weights;  /* y: where gradients are measured */
     void **centre;   /* z */
     void **rms;
@@ -79,11 +79,11 @@ typedef struct {
 } Metric;
 
 #define PAIRS(n) ((n) * ((n) + 1) / 2)
-#define COLUMNS(n) (2 * PAIRS(n) + (n) + 1) /* sums of n pieces */
+#define COLUMNS(n) (2 * PAIRS(n) + (n) + 1) /* number of sums for n pieces */
 
 /* With u = sum of coefficient * piece / D, older pieces first: z' = z - u - decay * y, and
- * y' = z' + pull * (ratio * (y - z) - beta * (z' - z)). Where z' is to be projected first, y gets the average
- * z + ratio / beta * (y - z) instead, from which y' follows. keep gets the gradient; it may be one of the rows. */
+ * y' = z' + pull * (ratio * (y - z) - beta * (z' - z)). If z' is projected before y' is computed, y gets the average
+ * z + ratio / beta * (y - z) instead. keep gets the gradient; it may be one of the rows. */
 typedef struct {
     const Metric *metric;
     const double *coefficients;
@@ -95,13 +95,13 @@ typedef struct {
     int64_t before_projection;
 } Roll;
 
-/* The product of left with each of the terms. */
+/* Inner products of left with each of the terms. */
 typedef struct {
     void **left;
     void **terms;
 } Products;
 
-/* Copy to memory past the caches. A plain store would read the line first that it is about to overwrite. */
+/* Copy, bypassing the caches. A plain store would first read the cache line that it overwrites. */
 static void stream(char *to, const char *from, size_t bytes) {
 #if defined(__SSE2__)
     const size_t before = -(uintptr_t)to & 15, head = before < bytes ? before : bytes;
@@ -120,7 +120,7 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
         memcpy(to, from, bytes);
 }
 
-/* The names of a function for both types. */
+/* Function names for both types. */
 #define JOIN(name, type) name##_##type
 #define OF(name, type) JOIN(name, type)
 #define STEP_ALONG OF(step_along, REAL)
@@ -157,13 +157,13 @@ static void write_out(const Shape *shape, void *to, const void *from, size_t byt
 #define EXPONENT 0x7f800000
 #include "kernels_of_real.h"
 
-/* The chunks of a thread that nobody has taken yet; in a line of the caches that it shares with no other. */
+/* The chunks of a thread that are still to do, on a cache line of its own. */
 typedef struct {
     _Alignas(64) int64_t next;
     int64_t end;
 } Share;
 
-/* What to do with a chunk, a row of sums for each chunk where it has any, and whose chunk it is. */
+/* One operation (all others are NULL), its sums, one row per chunk, and the shares of the threads. */
 typedef struct {
     const Shape *shape;
     const Move *move;
@@ -199,7 +199,7 @@ static int64_t count_chunks(const Shape *shape) {
 
 static void take_share(const Work *work, Share *share) {
     const Shape *shape = work->shape;
-    int64_t tensor = 0, first = 0; /* the tensor at hand, and the number of its first chunk */
+    int64_t tensor = 0, first = 0; /* current tensor and the number of its first chunk */
     for (;;) {
         const int64_t chunk = __atomic_fetch_add(&share->next, 1, __ATOMIC_RELAXED);
         if (chunk >= share->end) break;
@@ -214,7 +214,7 @@ static void take_chunks(void *argument) {
     const int64_t threads = work->shape->threads, own = threads > 1 ? work->shape->thread_number() : 0;
     for (int64_t t = 0; t < threads; t++) take_share(work, work->shares + (own + t) % threads);
 #if defined(__SSE2__)
-    _mm_sfence(); /* what was streamed is there before the other threads go on */
+    _mm_sfence(); /* streamed stores must be visible before other threads continue */
 #endif
 }
 
@@ -230,7 +230,7 @@ static void run(Work *work) {
         take_chunks(work);
 }
 
-/* Let every chunk have a row of sums and add them up. Whether there was memory for it: 0 if there was. */
+/* Run the work with a row of sums per chunk, and add the rows. Return 0, or 1 if memory is exhausted. */
 static int sum_up(Work *work, double *results) {
     const int64_t chunks = count_chunks(work->shape);
     work->sums = calloc(chunks * work->columns + 1, sizeof(double));

@@ -3,11 +3,11 @@
 typedef REAL BLOCK __attribute__((vector_size(LANES * sizeof(REAL)), aligned(sizeof(REAL)), may_alias));
 typedef double LANE __attribute__((vector_size(LANES * sizeof(double))));
 
-/* LANES elements from x on, in double; and back, rounded once. */
+/* Load LANES elements as double; store them, rounded once. */
 #define LOAD(x) __builtin_convertvector(*(const BLOCK *)(x), LANE)
 #define STORE(x, lane) (*(BLOCK *)(x) = __builtin_convertvector(lane, BLOCK))
 
-/* The sum's step from base, of n elements, into to. */
+/* Write base minus the step to `to`, for n elements. */
 INLINED void STEP_ALONG(const Move *move, REAL *const *x, int64_t terms, const REAL *base, REAL *v, REAL *to, int64_t n) {
     const double *c = move->coefficients, decay = move->decay, momentum = move->momentum;
     int64_t i = 0;
@@ -54,7 +54,7 @@ VECTORISED static void MOVE(const Shape *shape, const Move *move, int64_t tensor
     }
 }
 
-/* Add the products of x with each of the terms, of n elements. */
+/* Add the products of n elements of x with each of the terms. */
 INLINED void MULTIPLY(const REAL *x, REAL *const *y, int64_t terms, int64_t n, LANE *lanes, double *sums) {
     int64_t i = 0;
     for (int64_t k = 0; k < terms; k++) lanes[k] = (LANE){0};
@@ -74,9 +74,9 @@ INLINED void MULTIPLY(const REAL *x, REAL *const *y, int64_t terms, int64_t n, L
     }
 }
 
-/* Add the square of x, of n elements, as far as both halves of it are whole blocks; how many elements that are. One
- * stream alone would leave the memory waiting, so that both halves are read at once. The sum is that of MULTIPLY, block
- * after block. */
+/* Add the squares of x, for as many of its n elements as make two halves of whole blocks; return that number. Reading
+ * both halves at once uses the memory bandwidth better than a single stream. The result has the bits of MULTIPLY, block
+ * by block. */
 INLINED int64_t SQUARE(const REAL *x, int64_t n, double *sum) {
     double squares[2][CHUNK / MULTIPLIED];
     const int64_t blocks = n / MULTIPLIED / 2, half = blocks * MULTIPLIED;
@@ -129,13 +129,14 @@ typedef double WIDE __attribute__((vector_size(64 / sizeof(REAL) * sizeof(double
 #define WIDTH ((int64_t)(sizeof(VECTOR) / sizeof(REAL)))
 #define AT(x) (*(VECTOR *)(x))
 
-/* The new root of the mean square, and 1 / D, of STRIP elements. Each is multiplied by a power of two before it is
- * squared, so that the larger of gradient and root is about 1: squares of float leave its range above 1e19 and below
- * 1e-19. The power's bits are those of the exponent, within bounds so that its inverse is a normal number too. */
+/* Compute the new root of the mean square, and 1 / D, for STRIP elements. Gradient and root are scaled by a power of
+ * two before they are squared, so that the larger one is about 1: squares of floats overflow above 1e19 and
+ * underflow below 1e-19. The power has the exponent bits of the larger one, clamped so that its inverse is a normal
+ * number as well. */
 INLINED void SCALE(const Metric *metric, const REAL *g, const REAL *rms, REAL *restrict root, REAL *restrict inverse) {
     const REAL beta2 = (REAL)metric->beta2, rest = (REAL)(1.0 - metric->beta2);
     const REAL eps = (REAL)metric->eps;
-    const BITS least = EXPONENT & -EXPONENT, product = EXPONENT - least; /* of a power and its inverse */
+    const BITS least = EXPONENT & -EXPONENT, product = EXPONENT - least; /* bits of a power times its inverse */
     for (int64_t i = 0; i < STRIP; i++) {
         BITS a, b;
         memcpy(&a, g + i, sizeof a);
@@ -154,7 +155,7 @@ INLINED void SCALE(const Metric *metric, const REAL *g, const REAL *rms, REAL *r
     }
 }
 
-/* What the metric's kernels read, from an element on: the pieces, older ones first; then rms, z and y. */
+/* Set the pointers that the metric's kernels read: the pieces, oldest first, then rms, z and y. */
 INLINED void STREAMS(const Metric *metric, int64_t pieces, int64_t tensors, int64_t tensor, int64_t start, REAL **x) {
     for (int64_t k = 0; k < pieces - 1; k++) x[k] = (REAL *)metric->rows[k * tensors + tensor] + start;
     x[pieces - 1] = (REAL *)metric->gradient[tensor] + start;
@@ -163,14 +164,14 @@ INLINED void STREAMS(const Metric *metric, int64_t pieces, int64_t tensors, int6
     x[pieces + 2] = (REAL *)metric->weights[tensor] + start;
 }
 
-/* Ask for a strip of each stream. The processor looks ahead by itself, but only within a page. */
+/* Prefetch a strip of each stream. The hardware prefetcher stops at page boundaries. */
 INLINED void FETCH(REAL *const *x, int64_t streams, int64_t at) {
     for (int64_t k = 0; k < streams; k++)
         for (int64_t i = 0; i < STRIP; i += WIDTH) __builtin_prefetch(x[k] + at + i);
 }
 
-/* Add, for pieces j and i <= j: <g_i, g_j / D>, then <g_i, g_j / D^2>; then <g_j, z>; then <g, z - y> of the newest. Of
- * n elements, whole strips. The sums in the vectors' own precision go to those in double before they grow long. */
+/* Add, for pieces j and i <= j: <g_i, g_j / D>, then <g_i, g_j / D^2>; then <g_j, z>; then <g, z - y> of the newest
+ * piece, over n elements in whole strips. Short sums are in the vectors' own precision; their totals are in double. */
 INLINED void SUM(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n, VECTOR *sums, WIDE *totals,
                  double *results) {
     const int64_t pairs = PAIRS(pieces);
@@ -205,7 +206,7 @@ INLINED void SUM(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n
         for (int64_t i = 0; i < WIDTH; i++) results[c] += totals[c][i];
 }
 
-/* The same in double, of any number of elements. */
+/* The same in double, for any number of elements. */
 static void SUM_IN_DOUBLE(const Metric *metric, int64_t pieces, REAL *const *x, int64_t n, double *results) {
     double copies[pieces + 3][STRIP], *from[pieces + 3];
     Vector_double sums[COLUMNS(pieces)];
@@ -219,13 +220,13 @@ static void SUM_IN_DOUBLE(const Metric *metric, int64_t pieces, REAL *const *x, 
     }
 }
 
-/* Whether sums of the gradient's squares were in the range of REAL, far enough from its ends. */
+/* Return 1 if the sums of the gradient's squares are well within the range of REAL. */
 static int IS_EXACT(int64_t pieces, const REAL *g, int64_t n, const double *sums) {
     const double once = sums[PAIRS(pieces) - 1], twice = sums[2 * PAIRS(pieces) - 1];
     double all = 0.0;
     for (int64_t c = 0; c < COLUMNS(pieces); c++) all += sums[c];
     if (!isfinite(all)) return 0;
-    if (once > 1e-28 && twice > 1e-28) return 1; /* what was lost to underflow is below 1e-38 for each element */
+    if (once > 1e-28 && twice > 1e-28) return 1; /* underflow lost less than 1e-38 per element */
     for (int64_t i = 0; i < n; i++)
         if (g[i] != 0) return 0;
     return 1;
@@ -259,8 +260,8 @@ VECTORISED static void MEASURE(const Shape *shape, const Metric *metric, int64_t
     SUM_IN_DOUBLE(metric, pieces, x, end - start - n, results);
 }
 
-/* Of n elements, whole strips. A coefficient is given as two factors: a short gradient has one that REAL may not hold,
- * though it holds the product. */
+/* Move n elements in whole strips. A coefficient is given as two factors: for a short gradient it may overflow REAL,
+ * although its product with the gradient does not. */
 INLINED void STEP(const Roll *roll, int64_t pieces, REAL *const *x, REAL *keep, int64_t n, const REAL (*factors)[2]) {
     const REAL decay = (REAL)roll->decay, pull = (REAL)roll->pull, ratio = (REAL)roll->ratio, beta = (REAL)roll->beta;
     const REAL share = (REAL)(roll->ratio / roll->beta);
@@ -302,7 +303,7 @@ VECTORISED static void ROLL(const Shape *shape, const Roll *roll, int64_t tensor
     default: STEP(roll, pieces, x, keep, n, factors);
     }
     if (!rest) return;
-    REAL copies[pieces + 3][STRIP], *to[pieces + 3]; /* of what is left, as a whole strip */
+    REAL copies[pieces + 3][STRIP], *to[pieces + 3]; /* the remaining elements, padded to a whole strip */
     memset(copies, 0, sizeof copies);
     for (int64_t k = 0; k < pieces + 3; k++) to[k] = memcpy(copies[k], x[k] + n, rest * sizeof(REAL));
     STEP(roll, pieces, to, NULL, STRIP, factors);
