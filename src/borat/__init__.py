@@ -1,4 +1,4 @@
-"""BORAT: a stochastic bundle method for training neural networks without tuning learning rates."""
+"""FreeBORAT, BORAT and ALI-G: PyTorch optimizers for training without tuning learning rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, when it is: the commands answer before PyTorch could be imported."""
+    """Import public names lazily: the command line should not wait for the import of PyTorch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

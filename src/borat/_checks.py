@@ -1,6 +1,6 @@
-"""Checks of arguments: each error names the argument, its value and what is allowed.
+"""Argument checks: each error names the argument, its value and the allowed values.
 
-Several types are a tuple: a step on the device may be compiled, and PyTorch 2.6's compiler knows no unions.
+``isinstance`` gets tuples of types: compiled steps run these checks, and PyTorch 2.6 cannot compile unions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def is_number(x: Any) -> TypeGuard[float]:
-    """Return True if ``x`` is a real number other than NaN; booleans are none."""
+    """Return True if ``x`` is a real number, and neither NaN nor a boolean."""
     return isinstance(x, (float, Real)) and not isinstance(x, bool) and not math.isnan(x)
 
 
@@ -49,13 +49,13 @@ def is_uncapped(lr: Any) -> bool:
 
 
 def check_lr(lr: Any, bundle_size: int) -> None:
-    """Refuse a learning rate that is not a number of at least 0; infinite ones only for a bundle of two."""
+    """Raise an error unless ``lr`` is a number of at least 0; it may be infinite for a bundle of two."""
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"lr must be a number or a tensor with one element, got a tensor of shape {tuple(lr.shape)}")
     if isinstance(lr, Tensor) and lr.is_complex():
         raise ValueError(f"lr must be a real number, got {lr!r}")
     if isinstance(lr, Tensor) and (lr.device.type != "cpu" or torch.compiler.is_compiling()):
-        return  # to see the number would be a device sync, or end what is compiled
+        return  # reading the value would sync the device or break the compiled graph
     if not is_number(float(lr) if isinstance(lr, Tensor) else lr) or lr < 0.0:
         raise ValueError(f"lr must be a number of at least 0, got {lr!r}")
     if isinstance(lr, Tensor) and math.isinf(lr):
@@ -65,14 +65,14 @@ def check_lr(lr: Any, bundle_size: int) -> None:
 
 
 def check_finite_lr(lr: Any) -> None:
-    """Refuse a learning rate that is no finite factor."""
+    """Raise an error unless ``lr`` is a finite number of at least 0."""
     check_lr(lr, 2)
     if is_uncapped(lr):
         raise ValueError(f"lr must be finite, got {lr!r}")
 
 
 def check_betas(betas: Any) -> None:
-    """Refuse betas outside (0, 1) and [0, 1): with a first one of 0 the average would be lost."""
+    """Raise an error unless the betas are in (0, 1) and [0, 1); with a first beta of 0 the average is lost."""
     if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(is_number(beta) for beta in betas):
         raise ValueError(f"betas must be two numbers, got {betas!r}")
     if not 0.0 < betas[0] < 1.0 or not 0.0 <= betas[1] < 1.0:

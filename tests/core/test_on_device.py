@@ -444,6 +444,6 @@ def test_the_first_step_is_not_compiled():
     _, device = both("FreeBORAT3")
     for p in device.model.parameters():
         p.grad = torch.ones_like(p)
-    told = "take one step before a compiled one" if NEW_COMPILER else "missing: WITH_EXCEPT_START"
+    told = "the first step must run uncompiled" if NEW_COMPILER else "missing: WITH_EXCEPT_START"
     with pytest.raises(Exception, match=told):
         torch.compile(lambda: device.step(loss=1.0), fullgraph=True, backend="aot_eager")()

@@ -1,4 +1,4 @@
-"""The compiled library: C kernels for the CPU and the exact dual, built with the package if there is a C compiler."""
+"""The compiled library: C kernels for the CPU and the exact dual, built with the package if a C compiler exists."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import zlib
 from pathlib import Path
 
 SOURCES = ("kernels.c", "kernels_of_real.h", "dual.c")
-"""Files the library is compiled from, in the order of hatch_build.py."""
+"""Sources of the library, in the order of hatch_build.py."""
 
 
 def _load() -> ctypes.CDLL | None:
-    """Return the library, or None if it is missing, for another platform, or older than its sources."""
+    """Return the library, or None if it is missing, built for another platform, or older than its sources."""
     folder = Path(__file__).parent
     try:
         library = ctypes.CDLL(str(folder / "_kernels.so"))

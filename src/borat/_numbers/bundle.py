@@ -1,8 +1,8 @@
 """BORAT's bundle in numbers: Algorithm 2 without its vectors.
 
 Notation of the paper: piece ``n`` has the gradient ``g_n`` and the offset ``b_n``; ``Q[n, k] = sum over groups of
-lr * <g_n, g_k>``; ``alpha`` are the weights of the pieces, the bound's last. Shapes are fixed: pieces that have not
-arrived yet count as copies of the bound.
+lr * <g_n, g_k>``; ``alpha`` are the weights of the pieces, the bound's last. Shapes are fixed: missing pieces count as
+copies of the bound.
 """
 
 from __future__ import annotations

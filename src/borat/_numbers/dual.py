@@ -3,8 +3,8 @@
     maximise  D(alpha) = b'alpha - 1/2 alpha'Q alpha   over  alpha >= 0, sum(alpha) = 1
 
 On the support of a solution all derivatives ``r = b - Q alpha`` are equal, and no other derivative is larger
-(Proposition 1). The paper's Algorithm 1 tries all supports. This is an active-set method instead: it walks from support
-to support, raises the value with every step, and is as exact. ``dual.c`` has the same method and is faster.
+(Proposition 1). The paper's Algorithm 1 tries all supports. This active-set method is as exact: it moves from support to
+support and raises the value with every step. ``dual.c`` implements the same method and is faster.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def maximise(Q: Array, b: Array) -> tuple[Array, float]:
 
 
 def maximise_in_numpy(Q: Array, b: Array) -> tuple[Array, float]:
-    """Do the same without a compiler."""
+    """Do the same in NumPy, for installations without the compiled library."""
     if not (np.isfinite(Q).all() and np.isfinite(b).all()):
         return np.full_like(b, np.nan), math.nan
-    # A power of two changes no digit. It keeps products inside the range of float64, and tolerances meaningful.
+    # Scaling by a power of two changes no digit; it avoids overflow and keeps tolerances meaningful.
     exponent = -int(np.frexp(max(np.abs(Q).max(), np.abs(b).max()))[1])
     Q, b = np.ldexp(0.5 * Q + 0.5 * Q.T, exponent), np.ldexp(b, exponent)
     alpha = _ascend(Q, b)
@@ -48,9 +48,9 @@ def maximise_in_numpy(Q: Array, b: Array) -> tuple[Array, float]:
 def _ascend(Q: Array, b: Array) -> Array:
     """Ascend from the best vertex to the maximum.
 
-    Every step is a Newton step on the face of the current support, cut off where a weight reaches zero; once the
-    face is solved, the piece with the largest derivative enters. The duality gap ``max(r) - alpha'r`` bounds the
-    distance to the maximum; the ascent ends when the gap is within rounding.
+    Every step is a Newton step on the face of the current support, truncated where a weight reaches zero. Once the face
+    is solved, the piece with the largest derivative enters. The duality gap ``max(r) - alpha'r`` bounds the distance to
+    the maximum; the ascent ends when the gap is within rounding.
     """
     n = len(b)
     size_Q, size_b = np.abs(Q), np.abs(b)
@@ -76,7 +76,7 @@ def _ascend(Q: Array, b: Array) -> Array:
 
 
 def _step_on_face(Q: Array, r: Array, alpha: Array, support: npt.NDArray[np.intp]) -> Array:
-    """Take Newton's step over the weights in ``support``, as far as they stay non-negative."""
+    """Take a Newton step over the weights in ``support``, as far as they stay non-negative."""
     # Differences to the gradient of least norm lose the fewest digits.
     base = support[np.argmin(Q[support, support])]
     others = support[support != base]
@@ -85,7 +85,7 @@ def _step_on_face(Q: Array, r: Array, alpha: Array, support: npt.NDArray[np.intp
     diagonal = np.diagonal(M)
     scale = 1.0 / np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
     curvature, axes = np.linalg.eigh(M * scale[:, None] * scale[None, :])
-    # A flat or, by rounding, negatively curved axis gets a step so long that a weight reaches zero first.
+    # Along a flat or, by rounding, negatively curved axis, the step is so long that a weight reaches zero first.
     curvature = np.maximum(curvature, len(support) * _EPS)
     direction = np.zeros(len(alpha))
     direction[others] = scale * (axes @ ((axes.T @ ((r[others] - r[base]) * scale)) / curvature))

@@ -1,7 +1,7 @@
 """The dual of a batch of problems in fixed shapes: the paper's Algorithm 1 for devices.
 
-All supports of up to 8 pieces are tried at once. No operation depends on the value of another one, so that the host
-never waits, and a compiler sees one sequence of operations for all problems.
+All supports of up to 8 pieces are tried at once. The sequence of operations does not depend on values, so there is no
+device sync, and a compiler sees one graph for all problems.
 
 On the support of a solution all derivatives ``r = b - Q alpha`` are equal (Proposition 1). The rows of ``P`` lead from
 the shortest gradient of the support, its origin, to each of the others: ``P r`` are differences of derivatives,
@@ -9,9 +9,10 @@ the shortest gradient of the support, its origin, to each of the others: ``P r``
 
     P Q P' x = P r
 
-from any point of the support's face. The result is clipped to the simplex and judged there: the support with the
-smallest duality gap ``max(r) - alpha'r`` wins, which is zero at solutions only. So singular systems need no treatment
-(Proposition 3): they yield a bad point, and a support without the piece that made them singular yields a good one.
+from any point of the support's face. The result is clipped to the simplex and rated there: the support with the
+smallest duality gap ``max(r) - alpha'r`` wins, which is zero at solutions only. So singular systems need no special
+case (Proposition 3): they yield a bad point, and a support without the piece that made them singular yields a good
+one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LIMIT = 8
 
 _EPS = 2.0**-52
 _STEPS = 2
-"""One step solves a system, by its inverse, which costs digits; the second one restores them."""
+"""The first step solves a system by its inverse, which costs digits; the second restores them."""
 
 
 class BatchedDual:
@@ -55,7 +56,7 @@ class BatchedDual:
         """Return the weights, of shape ``(..., N)``, for ``Q`` of shape ``(..., N, N)``, symmetric, and ``b``."""
         sizes = self._largest(self._largest(abs(Q))), self._largest(abs(b))
         size = self._where(sizes[0] > sizes[1], *sizes)
-        size = _column(_column(self._where(size > 0.0, size, 1.0)))  # inside the range of float64 whatever the scale
+        size = _column(_column(self._where(size > 0.0, size, 1.0)))  # avoids overflow at any scale
         Q, b = Q / size, _row(b) / size
         Q = Q.reshape(*Q.shape[:-2], 1, *Q.shape[-2:])
         return self._best(Q, b, self._candidates(Q, b))
@@ -75,14 +76,15 @@ class BatchedDual:
         return alpha / _column(alpha.sum(-1))
 
     def _inverse(self, M: Any) -> Any:
-        """Invert positive definite matrices by the sweep operator. Rows of zeros count as the identity's."""
+        """Invert positive definite matrices by the sweep operator. Rows of zeros count as rows of the identity."""
         diagonal = (M * self._identity).sum(-1)
         scale = self._where(diagonal > 0.0, diagonal, 1.0) ** -0.5
         scales = _column(scale) * _row(scale)
         swept = self._where(self._identity > 0.0, 1.0, M * scales)
         for unit in self._basis:
-            # Of the k-th column a with the pivot d = a_k: -1/d takes the place of d, a/d that of a, and all others lose
-            # a_i a_j / d. The column with d - 1 instead of d does this in one product, except for a 2 on the diagonal.
+            # With the k-th column a and the pivot d = a_k, the sweep replaces d by -1/d, a by a/d, and subtracts
+            # a_i a_j / d elsewhere. The column with d - 1 instead of d does this in one product, up to a 2 on the
+            # diagonal.
             column = (swept * unit).sum(-1)
             pivot = (column * unit).sum(-1)
             changed = column - unit

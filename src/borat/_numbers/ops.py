@@ -1,4 +1,4 @@
-"""Functions that the algorithms need beyond operators, for each kind of number.
+"""Functions that the algorithms need besides operators, for each kind of number.
 
 On the host, scalars are Python floats and vectors are NumPy arrays. On a device both are tensors whose values are never
 read: a branch becomes a ``where``.
@@ -58,7 +58,7 @@ def _pad(matrix: Numbers) -> Numbers:
 
 
 def polyak_step(ops: Ops, gap: Number, squared_norm: Number) -> Number:
-    """Return ``gap / squared_norm``, or 0 if there is no gradient or it is so short that the step overflows."""
+    """Return ``gap / squared_norm``, or 0 if the gradient is zero or so short that the step overflows."""
     step = gap / ops.where(squared_norm > 0.0, squared_norm, 1.0)
     return ops.where((squared_norm > 0.0) & (step < math.inf), step, 0.0 * step)
 
@@ -71,7 +71,7 @@ def choose(ops: Ops, condition: Any, new: Any, old: Any) -> Any:
 
 
 def fold(ops: Ops, alpha: Numbers, present: Numbers) -> Numbers:
-    """Give the weights of pieces that are not present to the constant piece, of which they are copies."""
+    """Add the weights of missing pieces to that of the constant piece, of which they are copies."""
     if isinstance(present, np.ndarray) and present.all():
         return alpha
     pieces, constant = ops.split(alpha, (len(present), 1))

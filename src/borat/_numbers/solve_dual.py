@@ -1,4 +1,4 @@
-"""The dual for users: single problems and batches of them, in arrays or tensors."""
+"""Public solver of the dual, for single problems and batches, as arrays or tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from borat._numbers.torch_ops import solve_batch
 
 
 class DualSolution(NamedTuple):
-    """A maximiser of the dual, or those of a batch of duals.
+    """Solution of a dual problem or of a batch of them.
 
     Attributes:
         alpha: weights of the pieces, as a float64 array or tensor like the input.
@@ -34,8 +34,8 @@ def solve_dual(Q: Any, b: Any) -> DualSolution:
     device, without a device sync; a problem with a non-finite entry then gets NaN weights.
 
     Args:
-        Q: positive semidefinite ``(N, N)`` matrix, as array, tensor or nested list. Only its symmetric part enters
-            the objective. Rounding may have made it slightly indefinite.
+        Q: positive semidefinite ``(N, N)`` matrix, as array, tensor or nested list; slightly indefinite matrices, due
+            to rounding, are allowed. Only the symmetric part matters.
         b: ``N`` offsets.
 
     Returns:

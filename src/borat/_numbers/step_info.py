@@ -1,4 +1,4 @@
-"""Descriptions of steps, for users and logs."""
+"""Description of an update, for users and logs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class StepInfo:
     Attributes:
         alpha: weight of each piece, oldest first, the constant piece last (``bundle_size=1`` has none).
         offsets: value of each piece at the centre, the constant piece last.
-        dual_value: the largest dual value, which is the smallest value of the proximal problem.
+        dual_value: maximum of the dual, which is the minimum of the proximal problem.
         support: indices of the pieces with a positive weight.
-        kind: the paper's name of the subproblem for bundles of up to three (SGD, ESGD, ZERO, ALIG, EALIG, MAX2,
-            MAX3), otherwise the support with the constant piece as B, such as ``"0+2+B"``.
+        kind: for bundles of up to three, the paper's name of the subproblem (SGD, ESGD, ZERO, ALIG, EALIG, MAX2, MAX3);
+            otherwise the support, with B for the constant piece, such as ``"0+2+B"``.
         step_norm: length of the step, before momentum, weight decay and projection.
-        lr: the learning rate; a tuple if there are several parameter groups.
-        step_size: the effective learning rate, the factor of the mean gradient (in FreeBORAT's metric); a tuple if
+        lr: learning rate; a tuple if there are several parameter groups.
+        step_size: effective learning rate, the factor of the weighted mean gradient (in FreeBORAT's metric); a tuple if
             there are several parameter groups.
-        target: value of the constant piece: the lower bound, or the level that FreeBORAT aims at. None without one.
-        gap: the gap that the step aims to close: for BORAT the newest piece's value at the centre above the lower
+        target: value of the constant piece: the lower bound, or FreeBORAT's target. None if there is no such piece.
+        gap: the gap that the step aims to close. For BORAT, the value of the newest piece at the centre minus the lower
             bound.
     """
 

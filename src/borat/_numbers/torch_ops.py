@@ -1,4 +1,4 @@
-"""The algorithms' functions for tensors on a device."""
+"""Functions of the algorithms for tensors on a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from borat._numbers.ops import Ops
 
 
 def torch_ops(pieces: int, device: torch.device) -> Ops:
-    """Return the functions for float64 tensors on a device, for problems of so many pieces and a constant one."""
+    """Return the functions for float64 tensors on a device, for duals of ``pieces`` pieces and a constant one."""
     return Ops(
         maximum=torch.maximum,
         minimum=torch.minimum,

@@ -1,4 +1,4 @@
-"""The base class of the optimizers: the loss on its way in, the two points of the model, groups and checkpoints."""
+"""Base class of the optimizers: passing the loss, the two points of the model, parameter groups, checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WITHOUT_FLOAT64 = ("mps",)
 
 
 class LossOptimizer(Optimizer):
-    """An optimizer that sees the loss of each batch, and measures gradients at other points than its result."""
+    """Optimizer that uses the loss of each batch and whose result is not the point where gradients are measured."""
 
     same_batch = False
     """True if ``step(closure)`` stays with the closure's batch until the bundle is complete."""
@@ -74,13 +74,13 @@ class LossOptimizer(Optimizer):
 
     def _start(self, bundle_size: int, state: Any) -> None:
         """Set the attributes that belong to the optimizer's state."""
-        state = state._replace(margin=math.inf)  # warnings are of what happens from now on
+        state = state._replace(margin=math.inf)  # warn of future losses only
         self._store = Store(state, max(bundle_size - 1, 1))
         self._described: tuple[float, StepInfo] | None = None
         self._is_evaluating = False
         self._observed = Observed()
         self._reported = int(state.dropped)
-        """The number of dropped batches that the user was warned of."""
+        """Number of dropped batches at the last report."""
         self._members = Members()
         self._options: list[Any] = []
         self._kept_for: list[Any] = []
@@ -90,12 +90,13 @@ class LossOptimizer(Optimizer):
     def step(  # type: ignore[override]
         self, closure: Callable[[], Loss] | None = None, *, loss: Loss | None = None
     ) -> Loss | None:
-        """Take one batch and move the model.
+        """Perform one step with the loss and the gradients of a batch.
 
         Args:
-            closure: returns the loss, and may compute it and its gradients anew.
-            loss: the loss whose gradients are in the parameters' ``grad``. A loss passed to :meth:`observe` before
-                replaces the closure's, and a missing one.
+            closure: function that returns the loss and may compute it and its gradients. A loss passed to
+                :meth:`observe` replaces the returned one.
+            loss: the loss whose gradients are in the parameters' ``grad``. If both arguments are None, the loss passed
+                to :meth:`observe` is used.
 
         Returns:
             The loss.
@@ -115,7 +116,7 @@ class LossOptimizer(Optimizer):
                 self._initialise_state()
                 return None
             self._check_training()
-            if self._observed.total is not None:  # PyTorch 2.6's compiler can set no attribute of an optimizer
+            if self._observed.total is not None:  # PyTorch 2.6 cannot compile assignments to an optimizer
                 self.forget_observed()
             self._take_batch(known)
             return known
@@ -129,51 +130,51 @@ class LossOptimizer(Optimizer):
             self._stay_with_batch(closure, loss)
         return loss
 
-    # As PyTorch does for its own; torch.compiler.disable would import the compiler with borat.
+    # As for PyTorch's own optimizers. torch.compiler.disable would import the compiler.
     _step_uncompiled = _disable_dynamo(_step)
 
     def observe(self, loss: Loss) -> None:
         """Set the loss of the next :meth:`step`, for trainers that call it without one.
 
-        With gradient accumulation, pass the loss of each micro-batch as it is differentiated, that is divided by their
-        number: losses passed before a step add up, as the gradients do. They are forgotten with the gradients: by
-        :meth:`zero_grad`, and if the model's own ``zero_grad()`` has removed the gradients since, as happens when a
-        step is skipped. Gradients that are kept and filled with zeros (``set_to_none=False``, on the model) cannot be
-        detected: call the optimizer's ``zero_grad`` instead.
+        With gradient accumulation, pass the loss of each micro-batch as it is differentiated, that is, divided by the
+        number of micro-batches: losses passed before a step add up, as the gradients do. They are discarded together
+        with the gradients, for example when a step is skipped: by :meth:`zero_grad`, and by the model's ``zero_grad()``
+        if it sets gradients to None. If it fills them with zeros (``set_to_none=False``), the optimizer cannot notice;
+        call the optimizer's ``zero_grad`` instead.
         """
         check_loss(loss)
         value = sharding.whole(loss.detach()).reshape(()).clone() if isinstance(loss, Tensor) else loss
-        self._observed = self._observed.followed_by(value, self._all_params())
+        self._observed = self._observed.plus(value, self._all_params())
 
     def forget_observed(self) -> None:
-        """Forget the loss passed to :meth:`observe`, because its step is skipped."""
+        """Discard the loss passed to :meth:`observe`, for a step that is skipped."""
         self._observed = Observed()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients, and forget the loss passed to :meth:`observe`."""
+        """Reset the gradients and discard the loss passed to :meth:`observe`."""
         super().zero_grad(set_to_none)
         self.forget_observed()
 
     def eval(self) -> None:
-        """Put the model at the result, to evaluate or save it; :meth:`train` goes back. Calls may be repeated."""
+        """Move the model to the result, to evaluate or save it. A second call has no effect."""
         if not self._is_evaluating:
             self._to_result(self._find_parts())
             self._is_evaluating = True
 
     def train(self) -> None:
-        """Put the model back where gradients are measured, bit for bit."""
+        """Move the model back to the point where gradients are measured, bit for bit."""
         if self._is_evaluating:
             self._from_result(self._find_parts())
             self._is_evaluating = False
 
     @property
     def bundle_size(self) -> int:
-        """The number of pieces of a full bundle, the constant one included."""
+        """Number of pieces of a full bundle, the constant one included."""
         return int(self.param_groups[0]["bundle_size"])
 
     @property
     def last_step(self) -> StepInfo | None:
-        """Description of the last completed update, None before the first. Waits for the numbers on a device."""
+        """Description of the last completed update, or None. Reading it syncs if steps run on the device."""
         state, info = self._wait()
         if self._described is None or self._described[0] != state.updates:
             if info is None or not state.updates:
@@ -183,15 +184,15 @@ class LossOptimizer(Optimizer):
 
     @property
     def dropped_batches(self) -> int:
-        """Number of batches dropped: not finite or, for FreeBORAT, far out of line. Waits as :attr:`last_step`."""
+        """Number of dropped batches: not finite or, for FreeBORAT, outliers. Syncs like :attr:`last_step`."""
         return int(self._wait()[0].dropped)
 
     @property
     def zero_steps(self) -> int:
-        """Number of updates that made no step because nothing was left to win. Waits as :attr:`last_step`."""
+        """Number of updates with a step of length zero. Syncs like :attr:`last_step`."""
         return int(self._wait()[0].zeros)
 
-    # To be defined for each method
+    # Defined by subclasses
 
     def _new_state(self, bundle_size: int, groups: int) -> Any:
         """Return the numbers before the first batch."""
@@ -202,18 +203,18 @@ class LossOptimizer(Optimizer):
         return state
 
     def _has_pieces(self, state: Any) -> bool:
-        """Return True if parameters that joined take part in the next batch even without a gradient."""
+        """Return True if the bundle has pieces: its parameters then take part even without a gradient."""
         raise NotImplementedError
 
     def _describe(self, info: Any) -> StepInfo:
         raise NotImplementedError
 
     def _uses_bound(self) -> bool:
-        """Return True if losses below the lower bound have a consequence."""
+        """Return True if the lower bound affects the steps."""
         raise NotImplementedError
 
     def _update(self, loss: Loss, batch: Batch) -> None:
-        """Take a batch: the algorithm."""
+        """Process a batch: the algorithm."""
         raise NotImplementedError
 
     def _kept(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
@@ -221,7 +222,7 @@ class LossOptimizer(Optimizer):
         raise NotImplementedError
 
     def _join(self, slots: list[Slot]) -> None:
-        """Let parameters take part in the open bundle that have not so far."""
+        """Add parameters to the open bundle."""
         raise NotImplementedError
 
     def _to_result(self, parts: list[Part]) -> None:
@@ -234,7 +235,7 @@ class LossOptimizer(Optimizer):
         raise NotImplementedError
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
-        """Refuse impossible values; schedules write learning rates and momenta at any time."""
+        """Raise an error for invalid options; schedulers may set learning rates and momenta at any time."""
         raise NotImplementedError
 
     # One batch
@@ -245,7 +246,7 @@ class LossOptimizer(Optimizer):
         if self._has_no_gradients():
             if not (self.reduce_loss and Processes(self.process_group, self.reduce_loss).world_size > 1):
                 return
-            loss = math.nan  # the other processes wait for this one, and drop the batch with it
+            loss = math.nan  # all processes drop the batch; returning here would leave the others waiting
         if isinstance(loss, Tensor) and type(loss) is not Tensor:
             loss = sharding.whole(loss)
         if not self._is_projected:
@@ -253,7 +254,7 @@ class LossOptimizer(Optimizer):
         if torch.compiler.is_compiling():
             parts = self._members.parts
             if not parts:
-                raise RuntimeError("take one step before a compiled one: it creates the optimizer's state")
+                raise RuntimeError("the first step must run uncompiled, because it creates the optimizer's state")
         else:
             parts = self._find_parts(for_batch=True)
         self._update(loss, [(part, part.load()) for part in parts])
@@ -285,8 +286,8 @@ class LossOptimizer(Optimizer):
     def _is_on_device(self) -> bool:
         """Return True if the numbers of the next step stay on the device.
 
-        Larger bundles have too many supports to try them all at once, and the products of sharded parameters are sums
-        over several groups of processes.
+        Exceptions are large bundles, which have too many supports to try all at once, and sharded parameters, whose
+        products are summed over several process groups.
         """
         if self.capturable is False or self.same_batch or self.param_groups[0]["bundle_size"] > LIMIT:
             return False
@@ -297,8 +298,8 @@ class LossOptimizer(Optimizer):
     def _initialise_state(self) -> None:
         """Allocate the state without a batch.
 
-        Checkpointing tools call ``step()`` with zero gradients and zero learning rates to that end, see
-        ``torch.distributed.checkpoint.state_dict``; from anyone else it is a mistake.
+        For this purpose, ``torch.distributed.checkpoint.state_dict`` calls ``step()`` with zero gradients and zero
+        learning rates. Any other call without a loss is an error.
         """
         if any(float(group["lr"]) for group in self.param_groups) or any(
             p.grad is not None and p.grad.to_dense().count_nonzero() for p in self._all_params()
@@ -318,21 +319,21 @@ class LossOptimizer(Optimizer):
         return state, info
 
     def _report(self, state: Any) -> None:
-        """Warn of dropped batches and of losses below the bound."""
+        """Warn about dropped batches and losses below the bound."""
         if state.dropped > self._reported:
             self._reported = int(state.dropped)
             loss = float(state.dropped_loss)
             reason = (
                 "a gradient is not finite or too large" if math.isfinite(loss) else f"the loss {loss:g} is not finite"
             )
-            self._warn_once("dropped", f"{reason}: the batch is dropped, as are others like it (see dropped_batches).")
+            self._warn_once("dropped", f"{reason}: the batch is dropped. dropped_batches counts such batches.")
 
         if state.margin < 0.0 and self._uses_bound():
             bound = self.param_groups[0]["lower_bound"]
             self._warn_once(
                 "lower_bound",
-                f"the loss {bound + float(state.margin):g} is below lower_bound={bound:g}. Such a batch makes no step "
-                "towards a smaller loss, so that training may stall: pass a lower bound that holds.",
+                f"the loss {bound + float(state.margin):g} is below lower_bound={bound:g}. Such batches make no "
+                "progress and training may stall: pass a smaller lower_bound.",
             )
 
     def _warn_once(self, subject: str, message: str) -> None:
@@ -353,7 +354,7 @@ class LossOptimizer(Optimizer):
         return all(p.grad is None for p in self._all_params())
 
     def _find_parts(self, *, for_batch: bool = False) -> list[Part]:
-        """Return the parameters that take part in the bundle, with those that join it by a batch's gradients."""
+        """Return the parameters in the bundle; for a batch, also those that join it because they have a gradient."""
         params = self._all_params()
         device = params[0].device if self._is_on_device() else None
         if self._store.device != device:
@@ -378,7 +379,7 @@ class LossOptimizer(Optimizer):
         return parts
 
     def _check_options(self) -> bool:
-        """Check the options of the groups if they have changed; return True if the state is the same for them."""
+        """Check the groups' options if they have changed; return True if they need the same state as before."""
         groups = self.param_groups
         options = [[x if type(x) is float else _version_of(x) for x in group.values()] for group in groups]
         if options == self._options:
@@ -390,27 +391,27 @@ class LossOptimizer(Optimizer):
         return kept == before
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group, at any time. The class says which options it may have for itself."""
+        """Add a parameter group, at any time. The class documents which options may differ between groups."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, got {type(param_group).__name__}")
         first = self.param_groups[0] if self.param_groups else self.defaults
         for key in self._SHARED:
             value = param_group.setdefault(key, first[key])
-            if value is not first[key] and value != first[key]:  # NaN, which equals nothing, is refused by its check
+            if value is not first[key] and value != first[key]:  # a NaN gets its own error from its check
                 raise ValueError(f"{key} must be the same for all parameter groups, got {value!r}")
         self._check_group({**self.defaults, **param_group})
-        param_group.pop(checkpoint.NUMBERS, None)  # from another optimizer that had this group
+        param_group.pop(checkpoint.NUMBERS, None)  # left by another optimizer with this group
         super().add_param_group(param_group)
-        _ = self.last_step  # described before its shapes change
+        _ = self.last_step  # describe the last step before the shapes change
         self._store.move_to(None)
         self._store.state, self._store.info = self._with_one_more_group(self._store.state), None
 
     # Checkpoints and copies
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, exact at any time, also within a bundle."""
+        """Return the state dict. It is exact at any time, also within a bundle."""
         first = self.param_groups[0]
-        hook = self.register_state_dict_pre_hook(  # the last one: others may train
+        hook = self.register_state_dict_pre_hook(  # runs after the user's hooks, which may train
             lambda _: first.update({checkpoint.NUMBERS: self._plain_numbers()})
         )
         try:
@@ -419,16 +420,16 @@ class LossOptimizer(Optimizer):
             hook.remove()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state dict, also one taken within a bundle. Nothing is shared with it afterwards.
+        """Load a state dict, also one taken within a bundle. Its tensors are copied.
 
         Raises:
-            ValueError: if it is not the state of such an optimizer on such parameters. Then nothing has changed.
+            ValueError: if it does not fit this optimizer and its parameters. The optimizer is then unchanged.
         """
         if not isinstance(state_dict, Mapping):
             raise ValueError(
                 f"state_dict must be a dict, as state_dict() returns it, got a {type(state_dict).__name__}"
             )
-        hook = self.register_load_state_dict_pre_hook(_check_and_remember)  # the last one: it sees what is loaded
+        hook = self.register_load_state_dict_pre_hook(_check_and_remember)  # runs after the user's hooks, which may change the state dict
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -436,7 +437,7 @@ class LossOptimizer(Optimizer):
             self._loading = None
 
     def _plain_numbers(self) -> dict[str, Any]:
-        """Return the numbers for a checkpoint, and mark the parameters in the open bundle."""
+        """Return the numbers for a checkpoint; mark the parameters in the open bundle."""
         state, _ = self._wait()
         is_open = self._has_pieces(state)
         for param, own in self.state.items():
@@ -444,9 +445,9 @@ class LossOptimizer(Optimizer):
         return checkpoint.to_plain(state, evaluating=int(self._is_evaluating))
 
     def _check_loaded(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a state that is not one of this optimizer's, or not for its parameters."""
+        """Raise an error if the state belongs to another optimizer or to other parameters."""
         groups = state_dict["param_groups"]
-        keys = self.defaults.keys() - {"differentiable"}  # which PyTorch adds when it loads
+        keys = self.defaults.keys() - {"differentiable"}  # added by PyTorch when it loads
         checkpoint.check_keys(state_dict, type(self).__name__, keys)
         template = self._new_state(groups[0]["bundle_size"], len(groups))
         numbers = groups[0].get(checkpoint.NUMBERS)
@@ -494,7 +495,7 @@ class LossOptimizer(Optimizer):
 
 
 def _version_of(option: Any) -> Any:
-    """Return what tells whether an option has changed, without looking into tensors."""
+    """Return a value that changes whenever the option does, without reading tensors."""
     if isinstance(option, Tensor):
         return id(option), option._version
     return len(option) if isinstance(option, list) else option
@@ -504,7 +505,7 @@ def _check_and_remember(optimizer: Optimizer, state_dict: dict[str, Any]) -> dic
     assert isinstance(optimizer, LossOptimizer)
     try:
         optimizer._check_loaded(state_dict)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:  # almost anything from a damaged state
+    except (AttributeError, IndexError, KeyError, TypeError) as error:  # a damaged state may raise any of these
         name = type(optimizer).__name__
         raise ValueError(f"state_dict must be the state of a {name}, but it cannot be read: {error!r}") from error
     optimizer._loading = state_dict
@@ -512,7 +513,7 @@ def _check_and_remember(optimizer: Optimizer, state_dict: dict[str, Any]) -> dic
 
 
 def _user_stack_level() -> int:
-    """Return the number of calls to the code that uses the optimizer, for warnings to point there."""
+    """Return the stack level of the caller outside of borat and PyTorch, for warnings."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("borat", "torch"):
         level, frame = level + 1, frame.f_back

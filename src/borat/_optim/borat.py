@@ -32,30 +32,31 @@ class BORAT(LossOptimizer):
         w_{t+1} = \Pi_\Omega \Big( \arg\min_w \frac{1}{2\eta} \|w - w_t\|^2
             + \max\big\{ \max_n \, \langle g_n, w - w_t \rangle + b_n, \; B \big\} \Big)
 
-    The first piece is measured at :math:`w_t`, each further one at the minimiser of the model so far. So every call of
-    :meth:`step` brings one batch's loss and gradients and moves the model, and every :math:`(N-1)`-th call completes an
-    update. In between, the model is at a trial point; :meth:`eval` puts it at the centre :math:`w_t`. An update starts
-    from that centre: to change the weights from outside in the middle of a bundle, :meth:`flush` it first.
+    The first piece is measured at :math:`w_t`, each further one at the minimiser of the model so far. Every call of
+    :meth:`step` adds a piece from the loss and the gradients of one batch and moves the model; every
+    :math:`(N-1)`-th call completes an update. In between, the model is at a trial point, and :meth:`eval` moves it to
+    the centre :math:`w_t`. Updates start from the centre, so call :meth:`flush` before you change the weights yourself
+    within a bundle.
 
     Args:
         params: parameters or parameter groups; each group may have its own ``lr`` and ``momentum``.
         lr: the maximal learning rate :math:`\eta`. It needs no schedule; a change takes effect at the next bundle.
             ``None`` removes the cap (only for ``bundle_size=2``).
         bundle_size: the number of pieces :math:`N`, the bound included. 1 is SGD, 2 is ALI-G, 3 and 5 are the paper's
-            BORAT3 and BORAT5. More pieces are more robust to the choice of ``lr``, and need more memory.
+            BORAT3 and BORAT5. Larger bundles are more robust to the choice of ``lr`` and need more memory.
         momentum: Nesterov momentum, in [0, 1).
         lower_bound: a value that no batch's loss falls below.
-        constraint: projects the parameters onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any
-            callable that changes a list of parameters in place. It gets all parameters, after each update and once
-            at construction.
-        same_batch: let ``step(closure)`` collect all pieces of an update on the closure's batch, as in the paper's
-            theory, instead of one. In practice a fresh batch for each piece trains better.
+        constraint: projection onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any callable
+            that changes a list of parameters in place. It is called with all parameters, at construction and after
+            each update.
+        same_batch: if True, ``step(closure)`` measures all pieces of an update on the closure's batch, as in the
+            paper's theory. In practice a fresh batch for each piece trains better.
         process_group: the processes that train together if ``torch.distributed`` is initialised; all by default.
         reduce_loss: average the loss over these processes, as DDP and FSDP average the gradients, so that all take the
-            same step. Set it to False for a loss that is averaged already, or for processes that train apart.
-        capturable: never wait for the parameters' device in :meth:`step`. By default on GPUs and the like;
-            ``True`` does it on CPUs too, which ``torch.compile`` of a step needs, and ``False`` nowhere. Bundles
-            of more than 8, sharded parameters and ``same_batch`` are not capturable.
+            same step. Set it to False if the loss is already averaged, or if the processes train separate models.
+        capturable: run :meth:`step` on the parameters' device, without device syncs. By default (None) on GPUs and
+            other accelerators; ``True`` includes CPUs, which ``torch.compile`` of a step needs; ``False`` turns it
+            off. Bundles of more than 8, sharded parameters and ``same_batch`` are not capturable.
 
     Example:
         >>> model = torch.nn.Linear(4, 1)
@@ -99,7 +100,7 @@ class BORAT(LossOptimizer):
 
     @property
     def bundle_position(self) -> int:
-        """Number of pieces in the open bundle, ``0`` to ``bundle_size - 2``. Waits as :attr:`last_step`."""
+        """Number of pieces in the open bundle, ``0`` to ``bundle_size - 2``. Syncs like :attr:`last_step`."""
         return int(self._wait()[0].position)
 
     @torch.no_grad()
@@ -149,15 +150,15 @@ class BORAT(LossOptimizer):
                 previous, loss = loss, self._evaluate(closure)
                 if loss is previous and isinstance(loss, Tensor):
                     raise ValueError(
-                        "closure must compute the loss and its gradients anew for same_batch=True, "
-                        "but it returned the same tensor again"
+                        "closure must compute a new loss and its gradients at each call for same_batch=True, "
+                        "got the same tensor again"
                     )
                 self._take_batch(loss)
         except BaseException:
-            self._to_result(self._find_parts())  # or the next batch would go on with this one's pieces
+            self._to_result(self._find_parts())  # discard the pieces of this batch
             self._store.state = self._store.state._replace(position=0)
             raise
-        self.flush()  # a dropped piece ends the bundle: the same batch would bring it again
+        self.flush()  # a dropped piece ends the bundle: the batch would be dropped again
 
     # The two points: the centre is the result, the trial point is where gradients are measured
 
@@ -194,14 +195,14 @@ class BORAT(LossOptimizer):
         return describe_bundle(info, is_capped=self._is_capped)
 
     def _join(self, slots: list[Slot]) -> None:
-        """Let parameters join: the pieces so far do not depend on them."""
+        """Add parameters with zero gradients: the pieces so far do not depend on them."""
         if self._members.joined and self._wait()[0].position:
             for slot in slots:
                 slot.tensors["gradients"].zero_()
                 slot.tensors["centre"].copy_(slot.weights)
 
     def _uses_bound(self) -> bool:
-        return self.bundle_size > 1  # alone, a linear piece has no bound
+        return self.bundle_size > 1  # SGD has no bound
 
     def _kept(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
         return _kept(group["bundle_size"], bool(group["momentum"]) or "velocity" in state)
@@ -211,7 +212,7 @@ class BORAT(LossOptimizer):
         check_momentum(group["momentum"])
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a parameter group, also in the middle of a bundle. It may have its own ``lr`` and ``momentum``."""
+        """Add a parameter group, also within a bundle. It may have its own ``lr`` and ``momentum``."""
         if isinstance(param_group, dict):
             lr = param_group["lr"] = self.defaults["lr"] if "lr" not in param_group else param_group["lr"]
             param_group["lr"] = math.inf if lr is None else lr
@@ -221,12 +222,12 @@ class BORAT(LossOptimizer):
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state dict, also one taken within a bundle: then the model is put at that bundle's trial point.
+        """Load a state dict. If it was taken within a bundle, the model moves to the trial point of that bundle.
 
-        Nothing is shared with the state dict afterwards.
+        The tensors of the state dict are copied.
 
         Raises:
-            ValueError: if it is not the state of such an optimizer on such parameters. Then nothing has changed.
+            ValueError: if it does not fit this optimizer and its parameters. The optimizer is then unchanged.
         """
         super().load_state_dict(state_dict)
         if self.bundle_position and not self._is_evaluating:
@@ -235,7 +236,7 @@ class BORAT(LossOptimizer):
 
 @cache
 def _kept(bundle_size: int, with_velocity: bool) -> tuple[Kept, ...]:
-    """Return what is kept. The last gradient of a bundle is still in ``grad``: N - 2 rows for N - 1 pieces."""
+    """Return the tensors to keep. The newest gradient stays in ``grad``: N - 2 rows for N - 1 pieces."""
     rows = bundle_size - 2
     bundle = (Kept("centre"), Kept("gradients", rows)) if rows > 0 else ()
     return (*bundle, Kept("velocity")) if with_velocity else bundle
@@ -244,12 +245,13 @@ def _kept(bundle_size: int, with_velocity: bool) -> tuple[Kept, ...]:
 class ALIG(BORAT):
     r"""Adaptive Learning-rates for Interpolation with Gradients: :class:`BORAT` with a bundle of two.
 
-    A stochastic Polyak step with a cap: :math:`w \leftarrow w - \min\{\eta, (\ell - B) / \|g\|^2\} \, g`.
+    Its step is a stochastic Polyak step with a cap:
+    :math:`w \leftarrow w - \min\{\eta, (\ell - B) / \|g\|^2\} \, g`.
 
     Args:
-        lr: the cap :math:`\eta`; ``None`` for a step without one.
+        lr: the cap :math:`\eta`; ``None`` removes it.
 
-    All other arguments are those of :class:`BORAT`.
+    The other arguments are those of :class:`BORAT`.
     """
 
     def __init__(
