@@ -1,4 +1,4 @@
-"""The command line: ``borat`` or ``python -m borat``. The commands live in the lab, which is an extra."""
+"""The command line: ``borat`` or ``python -m borat``. The commands need the lab extra."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from borat.lab.signals import exit_on_ctrl_c
 
 
 def main() -> None:
-    """Run the command line, or name the library that is missing."""
+    """Run the command line; without the lab extra, exit with the name of the missing library."""
     exit_on_ctrl_c()
     try:
         from borat.lab.cli import app

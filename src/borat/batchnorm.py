@@ -1,4 +1,4 @@
-"""Batch normalisation: running statistics at the result, and in bundles whose pieces share a batch."""
+"""Batch normalisation: running statistics at the optimizer's result and with ``same_batch=True``."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ def measure_again(
     count: int = 32,
     forward: Callable[[nn.Module, Any], object] | None = None,
 ) -> None:
-    """Put the model at the optimizer's result, and measure the running statistics of its normalisation layers there.
+    """Move the model to the optimizer's result and measure the running statistics of its normalisation layers there.
 
-    While training, these layers see the model where gradients are measured, which is another point: with FreeBORAT
-    their statistics do not fit the result. A few batches of training data are enough to measure them anew. Nothing else
-    of the model changes, and the random numbers go on as if nothing had happened. Layers that are frozen, because they
-    are in evaluation while the model trains or have no parameter with a gradient, keep the statistics they have.
+    During training, these layers see the model at the point where gradients are measured. With FreeBORAT, their
+    statistics therefore do not fit the result. A few batches of training data are enough to measure them again. Nothing
+    else in the model changes, and the state of the random number generators is restored. Frozen layers keep their
+    statistics: those in evaluation mode while the model is in training mode, and those whose parameters do not require
+    gradients.
 
     Args:
-        model: the model. One without normalisation layers is only put at the result.
+        model: the model. Without normalisation layers, it is only moved to the result.
         batches: batches of training data, such as a ``DataLoader``.
-        optimizer: the optimizer that trains the model; it is told to :meth:`eval`.
-        count: use at most so many batches.
-        forward: runs the model on a batch; by default ``model(batch)``, or ``model(batch[0])`` for tuples and lists.
+        optimizer: the optimizer that trains the model; its ``eval()`` is called. None if the model is at the result.
+        count: maximum number of batches to use.
+        forward: function that runs the model on a batch; by default ``model(batch)``, or ``model(batch[0])`` for tuples
+            and lists.
 
     Example:
         >>> import torch
@@ -48,8 +50,8 @@ def measure_again(
         ...     loss = (model(x) - y).square().mean()
         ...     loss.backward()
         ...     _ = optimizer.step(loss=loss)
-        >>> measure_again(model, batches, optimizer)  # at the result from here on
-        >>> _ = model.eval()  # evaluate it, save it; then model.train() and optimizer.train()
+        >>> measure_again(model, batches, optimizer)  # the model is now at the result
+        >>> _ = model.eval()  # evaluate or save it; then call model.train() and optimizer.train()
     """
     norms = [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
     layers = [layer for layer in norms if not _is_frozen(layer, model)]
@@ -60,13 +62,13 @@ def measure_again(
     few = islice(batches, count)
     first = next(few, None)
     if first is None:
-        raise ValueError("batches must hold at least one batch, got none")
+        raise ValueError("batches must contain at least one batch, got none")
     devices = {p.device for p in model.parameters() if p.device.type != "cpu"}
     kind = next(iter(devices)).type if devices else "cuda"
     with torch.no_grad(), torch.random.fork_rng(list(devices), device_type=kind), _measuring(model, layers):
         for number, batch in enumerate(chain([first], few), start=1):
             for layer in layers:
-                layer.momentum = 1.0 / number  # which makes the plain mean of all batches
+                layer.momentum = 1.0 / number  # the plain mean over all batches
             if forward is not None:
                 forward(model, batch)
             else:
@@ -74,7 +76,7 @@ def measure_again(
 
 
 def _is_frozen(layer: _NormBase, model: nn.Module) -> bool:
-    """Return True if the statistics are fixed: in evaluation while the model trains, or without gradients."""
+    """Return True if the layer is in evaluation mode while the model trains, or requires no gradients."""
     params = list(layer.parameters(recurse=False))
     is_fixed = bool(params) and not any(p.requires_grad for p in params)
     return is_fixed or (model.training and not layer.training)
@@ -82,7 +84,7 @@ def _is_frozen(layer: _NormBase, model: nn.Module) -> bool:
 
 @contextmanager
 def _measuring(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
-    """The layers with empty statistics and everything as in training, and all modes as before afterwards."""
+    """Reset the layers' statistics and put the model in training mode; restore all modes on exit."""
     modes = {module: module.training for module in model.modules()}
     momenta = {layer: layer.momentum for layer in layers}
     if not model.training:
@@ -103,14 +105,14 @@ def _measuring(model: nn.Module, layers: list[_NormBase]) -> Iterator[None]:
 
 @contextmanager
 def frozen_statistics(model: nn.Module, frozen: bool = True) -> Iterator[None]:
-    """Let no forward pass change the running statistics of the normalisation layers of ``model``.
+    """Keep the running statistics of the model's normalisation layers fixed inside this context.
 
-    They normalise by the batch as usual. With ``same_batch=True`` a closure runs once for each piece of the bundle,
-    always on the same batch: the statistics should see that batch once.
+    The layers still normalise by the batch. With ``same_batch=True``, the closure runs once for each piece of the
+    bundle on the same batch, which the statistics should see only once.
 
     Args:
-        model: the model whose layers are concerned.
-        frozen: False makes it do nothing.
+        model: the model.
+        frozen: if False, the context has no effect.
 
     Example:
         >>> import torch

@@ -1,7 +1,7 @@
 r"""Projections onto feasible sets, each documented by its argmin.
 
-A constraint is any callable that changes a list of parameters in place. Those here project all parameters *jointly*,
-as one vector :math:`w`: the set constrains the model, not each of its layers. Sums are taken in float64.
+A constraint is any callable that changes a list of parameters in place. The classes here project all parameters
+*jointly*, as one vector :math:`w`: the set constrains the whole model, not each layer. Sums are computed in float64.
 
 Example:
     >>> import torch
@@ -29,10 +29,10 @@ __all__ = ["Box", "L1Ball", "L2Ball", "NonNegative", "Projection", "Simplex"]
 
 
 class Projection(ABC):
-    """A Euclidean projection of parameters, in place."""
+    """Base class of Euclidean projections, which change parameters in place."""
 
     def __call__(self, params: Tensor | Iterable[Tensor]) -> None:
-        """Replace the parameters by the nearest point of the set."""
+        """Replace the parameters by the nearest point in the set."""
         tensors = [params] if isinstance(params, Tensor) else list(params)
         with torch.no_grad():
             self._project(tensors)
@@ -45,8 +45,8 @@ class Projection(ABC):
 class L2Ball(Projection):
     r""":math:`\arg\min_u \|u - w\|_2` subject to :math:`\|u\|_2 \le r`.
 
-    This is the paper's regularisation. Its text writes :math:`\|w\|_2^2 \le r`, but its code and its values of
-    :math:`r` bound the norm, and so does this class.
+    This is the regularisation of the BORAT paper. Its text has :math:`\|w\|_2^2 \le r`, but its code and its values
+    of :math:`r` bound the norm, as this class does.
     """
 
     radius: float
@@ -65,7 +65,7 @@ class L2Ball(Projection):
 
 @dataclass(frozen=True)
 class L1Ball(Projection):
-    r""":math:`\arg\min_u \|u - w\|_2` subject to :math:`\|u\|_1 \le r`: soft-thresholding, which makes sparse."""
+    r""":math:`\arg\min_u \|u - w\|_2` subject to :math:`\|u\|_1 \le r`: soft-thresholding, which yields zeros."""
 
     radius: float
 
@@ -133,12 +133,12 @@ class Simplex(Projection):
 
 
 def _excess(tensors: list[Tensor], total: float, magnitude: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """``max(magnitude - t, 0)`` with the ``t`` for which its sum over all tensors is ``total``.
+    """Return the function ``max(magnitude - t, 0)`` with the ``t`` for which its sum over all tensors is ``total``.
 
-    Newton's method on a convex, decreasing, piecewise linear function: it climbs to the root in finitely many passes,
-    without the copy and the sorting that the textbook method needs. The start is where the largest element alone comes
-    to the total. All is measured from that element, since the threshold is near it: far from the set, the difference
-    of two large numbers would have no digits left.
+    Newton's method on a convex, decreasing, piecewise linear function reaches the root in finitely many passes, without
+    the copy and the sorting of the textbook method. It starts where the largest element alone has the sum ``total``.
+    Magnitudes and threshold are measured relative to that element, because the difference of two large numbers would
+    lose all digits.
     """
     largest = _over_all(lambda w: _largest(magnitude(w)), tensors, largest=True)
     threshold = -total
@@ -155,7 +155,7 @@ def _excess(tensors: list[Tensor], total: float, magnitude: Callable[[Tensor], T
 
 
 def _scale_on_device(tensors: list[Tensor], radius: float) -> None:
-    """Without waiting, in two operations for each device and dtype."""
+    """Scale to the norm ``radius`` without a device sync, in two operations for each device and dtype."""
     places: dict[Any, list[Tensor]] = {}
     for w in tensors:
         places.setdefault((w.device, w.dtype), []).append(torch.view_as_real(w) if w.is_complex() else w)
@@ -170,7 +170,7 @@ def _scale_on_device(tensors: list[Tensor], radius: float) -> None:
 def _excess_on_device(
     magnitudes: Tensor, total: float, magnitude: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """The same without waiting: by sorting, as it is not known how many passes Newton's method needs."""
+    """Do the same without a device sync: by sorting, because Newton's method needs an unknown number of passes."""
     largest = magnitudes.max()
     below = (magnitudes - largest).sort(descending=True).values
     count = torch.arange(1, len(below) + 1, device=below.device)
@@ -184,22 +184,22 @@ def _excess_on_device(
 
 
 def _vector(tensors: list[Tensor]) -> Tensor:
-    """All elements in one vector."""
+    """Return all elements as one vector."""
     first = tensors[0]
     return torch.cat([w.reshape(-1).to(first.device, _precise(first)) for w in tensors])
 
 
 def _are_on_device(tensors: list[Tensor]) -> bool:
-    """Return True if reading a number would be a device sync, or end what is compiled."""
+    """Return True if reading a value would sync a device or break a compiled graph."""
     if any(sharding.is_sharded(w) for w in tensors):
         return False
     return torch.compiler.is_compiling() or any(w.device.type != "cpu" for w in tensors)
 
 
 def _over_all(function: Callable[[Tensor], Tensor], tensors: list[Tensor], *, largest: bool = False) -> float:
-    """The sum (or the largest) of ``function`` over all elements, also of those that other processes hold.
+    """Return the sum or the maximum of ``function`` over all elements, including those of other processes.
 
-    One transfer for each device and, for sharded tensors, one small collective for each mesh.
+    It takes one transfer for each device and, for sharded tensors, one small collective for each mesh.
     """
     places: dict[Any, list[Tensor]] = {}
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Losses whose smallest value is known to be zero, as a Polyak step wants them, beside cross-entropy."""
+"""Losses with a minimum of zero, as BORAT and ALI-G expect: hinge losses and top-k cross-entropy."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _REDUCTIONS = ("mean", "sum", "none")
 class MultiClassHingeLoss(torch.nn.Module):
     r"""The multi-class hinge loss of Crammer and Singer, :math:`\max_j \{ s_j + m \, [j \ne y] \} - s_y`.
 
-    ``torch.nn.MultiMarginLoss`` is another loss: it sums over the classes where this one takes the maximum.
+    ``torch.nn.MultiMarginLoss`` is a different loss: it sums over the classes instead of taking the maximum.
 
     Args:
-        margin: :math:`m`, by which the score of the true class has to exceed all others.
+        margin: :math:`m`, by which the score of the true class must exceed all others.
         reduction: over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
 
     Example:
@@ -34,12 +34,12 @@ class MultiClassHingeLoss(torch.nn.Module):
         self.reduction = _checked_reduction(reduction)
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
-        """The loss of ``scores`` of shape (batch, classes) for the true classes ``target`` of shape (batch,)."""
+        """Return the loss for ``scores`` of shape (batch, classes) and true classes ``target`` of shape (batch,)."""
         _check_shapes(scores, target)
         return _reduce(self._losses(self._leads(scores, target.unsqueeze(1)), scores), self.reduction)
 
     def _leads(self, scores: Tensor, truth: Tensor) -> Tensor:
-        """By how much each class leads over the true one, its margin included; the true class by nothing."""
+        """Return each score plus the margin minus the score of the true class; 0 for the true class."""
         true_scores = scores.gather(1, truth)
         return (scores + self.margin).scatter(1, truth, true_scores) - true_scores
 
@@ -56,9 +56,9 @@ class SmoothHingeLoss(MultiClassHingeLoss):
     .. math::
         \sum_j \xi_j \, (s_j + m \, [j \ne y] - s_y), \qquad \xi = \mathrm{softmax}(s),
 
-    where :math:`\xi` counts as a constant in the gradient. So all classes that come near the true one contribute to the
-    gradient, where that of the hinge loss knows only the first of them. Where the sum is negative, the hinge loss takes
-    its place: the loss lies between zero and the hinge loss, and vanishes wherever that does.
+    where :math:`\xi` is treated as a constant in the gradient. All classes close to the true one contribute to the
+    gradient, while the gradient of the hinge loss depends only on the closest. If the sum is negative, the hinge loss
+    replaces it, so the loss is between zero and the hinge loss and vanishes wherever the hinge loss does.
 
     Args:
         margin: :math:`m`, see :class:`MultiClassHingeLoss`.
@@ -71,7 +71,7 @@ class SmoothHingeLoss(MultiClassHingeLoss):
 
     def _losses(self, leads: Tensor, scores: Tensor) -> Tensor:
         weights = scores.detach().softmax(1)
-        smooth = (weights * leads.masked_fill(weights == 0.0, 0.0)).sum(1)  # a class that is ruled out has -inf
+        smooth = (weights * leads.masked_fill(weights == 0.0, 0.0)).sum(1)  # masked classes have a score of -inf
         return torch.where(smooth < 0.0, super()._losses(leads, scores), smooth)
 
 
@@ -81,11 +81,11 @@ class TopKCrossEntropyLoss(torch.nn.Module):
     .. math::
         \log \Big( 1 + \sum_{j \in J} \exp(s_j - s_y) \Big),
 
-    where :math:`J` leaves out the :math:`k - 1` largest scores of the wrong classes, so that the loss can vanish as
+    where :math:`J` excludes the :math:`k - 1` wrong classes with the largest scores, so that the loss can vanish as
     soon as the true class is among the first :math:`k`. With ``k=1`` it is the cross-entropy.
 
     Args:
-        k: between 1 and the number of classes less one.
+        k: at least 1 and less than the number of classes.
         reduction: over the batch, ``"mean"``, ``"sum"`` or ``"none"``.
     """
 
@@ -96,7 +96,7 @@ class TopKCrossEntropyLoss(torch.nn.Module):
         self.reduction = _checked_reduction(reduction)
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
-        """The loss of ``scores`` of shape (batch, classes) for the true classes ``target`` of shape (batch,)."""
+        """Return the loss for ``scores`` of shape (batch, classes) and true classes ``target`` of shape (batch,)."""
         _check_shapes(scores, target)
         classes = scores.shape[1]
         if self.k >= classes:
@@ -105,7 +105,7 @@ class TopKCrossEntropyLoss(torch.nn.Module):
         rivals = scores.scatter(1, truth, -torch.inf)
         if self.k > 1:
             rivals = rivals.scatter(1, rivals.topk(self.k - 1, dim=1).indices, -torch.inf)
-        without = rivals.amax(1) == -torch.inf  # all others are ruled out; logsumexp would have no gradient
+        without = rivals.amax(1) == -torch.inf  # all other classes are masked: logsumexp would have a gradient of NaN
         total = rivals.masked_fill(without.unsqueeze(1), 0.0).logsumexp(1).masked_fill(without, -torch.inf)
         lead = total - scores.gather(1, truth).squeeze(1)
         # log(1 + exp(lead)), exact at both ends; the default threshold of 20 is coarse in float64

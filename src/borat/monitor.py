@@ -1,4 +1,4 @@
-"""Log what each update did to TensorBoard, W&B, MLflow or a list of your own."""
+"""Logging of updates to TensorBoard, W&B, MLflow or a function of your own."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ Numbers = dict[str, float]
 
 @runtime_checkable
 class Writer(Protocol):
-    """A TensorBoard ``SummaryWriter``, or what behaves like one."""
+    """A TensorBoard ``SummaryWriter``, or an object with the same method."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object: ...
 
 
 class Monitor:
-    """Write the numbers of each completed update.
+    """Log the numbers of each completed update.
 
-    It is a hook of the optimizer's step, and so works in every trainer. On the host it costs next to nothing; if the
-    numbers are on a device, each step is a device sync.
+    The monitor is a hook of the optimizer's ``step`` and works in every trainer. Its cost on the host is negligible; if
+    steps run on the device, it makes each of them a device sync.
 
-    With the prefix in front it writes
+    It logs, with the prefix in front of each name,
 
-    - ``alpha/0``, ``alpha/1``, … and ``alpha/bound``: the weight of each piece, that of the constant one last;
-    - ``support``: the number of pieces with a positive weight;
-    - ``kind/SGD``, ``kind/ALIG``, …: the number of updates of that kind so far, for bundles of up to three;
+    - ``alpha/0``, ``alpha/1``, … and ``alpha/bound``: weight of each piece, that of the constant one last;
+    - ``support``: number of pieces with a positive weight;
+    - ``kind/SGD``, ``kind/ALIG``, …: number of updates of that kind so far, for bundles of up to three;
     - ``dual_value``, ``step_norm``: see :class:`borat.StepInfo`;
     - ``gap``: the gap that the step aims to close;
-    - ``step_size``: the effective learning rate; with several parameter groups ``step_size/0``, ``step_size/1``, …;
-    - ``dropped_batches``, ``zero_steps``: their numbers so far.
+    - ``step_size``: effective learning rate; with several parameter groups ``step_size/0``, ``step_size/1``, …;
+    - ``dropped_batches``, ``zero_steps``: their counts so far.
 
     Args:
-        optimizer: the optimizer to watch.
+        optimizer: the optimizer to monitor.
         to: a ``SummaryWriter``, or a function that takes a dictionary of numbers, such as ``wandb.log``,
             ``mlflow.log_metrics`` or the ``log_dict`` of a ``LightningModule``.
-        every: write every so many completed updates.
-        prefix: the beginning of all names.
-        first_step: the number of steps done before, for the ``SummaryWriter`` of a run that is resumed.
+        every: log every ``every``-th completed update.
+        prefix: prefix of all names.
+        first_step: number of steps done before, for the ``SummaryWriter`` of a resumed run.
 
     Example:
         >>> import torch
@@ -79,7 +79,7 @@ class Monitor:
         self._hook = optimizer.register_step_post_hook(self._after_step)
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop logging."""
         self._hook.remove()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -90,7 +90,7 @@ class Monitor:
             self.kinds[info.kind] += 1
             if self.kinds.total() % self._every == 0:
                 self._write(optimizer, info)
-        elif optimizer.dropped_batches != dropped:  # no update may follow for long
+        elif optimizer.dropped_batches != dropped:  # the next update may be far away
             self._send({"dropped_batches": float(optimizer.dropped_batches)})
 
     def _write(self, optimizer: LossOptimizer, info: StepInfo) -> None:
@@ -110,7 +110,7 @@ class Monitor:
 
 
 def describe(info: StepInfo) -> Numbers:
-    """Return the numbers of an update by name."""
+    """Return the numbers of an update, by name."""
     has_bound = info.target is not None
     pieces = info.alpha[:-1] if has_bound else info.alpha
     numbers = {f"alpha/{n}": weight for n, weight in enumerate(pieces)}

@@ -537,6 +537,6 @@ def test_instance_norm_and_no_batches():
     torch.testing.assert_close(model[0].running_mean, torch.stack(data).mean((0, 1, 3)))
     assert model[0].momentum == 0.3
     kept = model[0].running_mean.clone()
-    with pytest.raises(ValueError, match="batches must hold at least one batch, got none"):
+    with pytest.raises(ValueError, match="batches must contain at least one batch, got none"):
         measure_again(model, [])
     assert torch.equal(model[0].running_mean, kept)

@@ -509,7 +509,7 @@ def test_without_a_compiler_steps_run_as_they_are(capturable, compiled, monkeypa
     model, data = network(), batches(4)
     twin = copy.deepcopy(model)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=_broken))
-    with pytest.warns(UserWarning, match="uncompiled, since torch.compile failed") as told:
+    with pytest.warns(UserWarning, match="torch.compile failed, so borat.s steps run uncompiled") as told:
         points = train(model, FreeBORAT(model.parameters(), capturable=capturable), data)
     assert len(told) == 1
     compiled.COMPILED_DEVICES.discard("cpu")

@@ -169,7 +169,7 @@ def test_lightning_needs_a_forward(tmp_path):
     class WithoutForward(Module):
         forward = lightning.LightningModule.forward
 
-    with pytest.raises(ValueError, match="forward must be given: WithoutForward has BatchNorm layers"):
+    with pytest.raises(ValueError, match="forward must be given: WithoutForward has no forward method"):
         fit(WithoutForward(network()), tmp_path)
     module = WithoutForward(network())
     results = by_hand(copy.deepcopy(module.net))

@@ -429,7 +429,8 @@ class LossOptimizer(Optimizer):
             raise ValueError(
                 f"state_dict must be a dict, as state_dict() returns it, got a {type(state_dict).__name__}"
             )
-        hook = self.register_load_state_dict_pre_hook(_check_and_remember)  # runs after the user's hooks, which may change the state dict
+        # Registered last: it must see what the user's hooks return.
+        hook = self.register_load_state_dict_pre_hook(_check_and_remember)
         try:
             super().load_state_dict(state_dict)
         finally:

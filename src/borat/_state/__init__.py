@@ -1,1 +1,1 @@
-"""The optimizer's state: for each parameter, in checkpoints, on several devices and processes."""
+"""The optimizer's state: per parameter, in checkpoints, on devices, over several processes."""

@@ -1,7 +1,7 @@
 """State dicts: the numbers of an algorithm among the parameter groups, and checks of loaded states.
 
-Tensors live in the optimizer's state, as with any optimizer of PyTorch. When the state is saved, the algorithm's
-numbers are written to the first parameter group: PyTorch neither casts nor shares the content of groups.
+Tensors are in the optimizer's state, as with any PyTorch optimizer. A state dict has the algorithm's numbers in its
+first parameter group, because PyTorch neither casts nor shares the contents of groups.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 
 def to_plain(state: Any, **more: Any) -> dict[str, Any]:
-    """Return the numbers of a state on the host as plain numbers and lists."""
+    """Convert the numbers of a state on the host to Python numbers and lists."""
     numbers = {name: np.asarray(value).tolist() for name, value in state._asdict().items()}
     return numbers | more
 
 
 def from_plain(template: T, numbers: Mapping[str, Any]) -> T:
-    """Return a state with the shapes of ``template`` from plain numbers.
+    """Return a state with the shapes of ``template`` from Python numbers and lists.
 
     Raises:
-        ValueError: if a number is missing or has another shape.
+        ValueError: if a number has another shape.
     """
     values = []
     for name, own in template._asdict().items():  # type: ignore[attr-defined]
@@ -43,25 +43,25 @@ def from_plain(template: T, numbers: Mapping[str, Any]) -> T:
 
 
 def check_keys(state_dict: Mapping[str, Any], name: str, keys: set[str]) -> None:
-    """Refuse a state whose parameter groups lack an option."""
+    """Raise an error if a parameter group lacks an option."""
     for key in keys:
         if not all(key in group for group in state_dict["param_groups"]):
             raise ValueError(f"state_dict must be the state of a {name}, but its parameter groups have no {key!r}")
 
 
 def check_tensor(kept: Kept, state: Mapping[str, Any], param: Tensor, index: int) -> None:
-    """Refuse a kept tensor that is missing or does not fit its parameter."""
+    """Raise an error if a tensor of the state is missing or does not fit its parameter."""
     tensor, shape = state.get(kept.key), kept.shape(param)
     if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
         found = tuple(tensor.shape) if isinstance(tensor, Tensor) else tensor
         raise ValueError(
-            f"state_dict must fit the parameters, but {kept.key!r} of parameter {index} must have the shape {shape}, "
+            f"state_dict must fit the parameters: {kept.key!r} of parameter {index} must have the shape {shape}, "
             f"got {found}"
         )
 
 
 def copy_tensors(optimizer: Optimizer, loaded: Mapping[str, Any], params: list[Tensor]) -> None:
-    """Copy the tensors of a state dict: PyTorch casts them to the parameter's dtype, and shares others."""
+    """Copy the tensors of a state dict: PyTorch would cast them to the parameter's dtype or share them."""
     saved = [key for group in loaded["param_groups"] for key in group["params"]]
     for key, param in zip(saved, params, strict=True):
         for name, value in loaded["state"].get(key, {}).items():

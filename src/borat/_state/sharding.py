@@ -1,8 +1,7 @@
-"""Tensors that are spread over several processes (DTensor, as FSDP2 makes them) and the sums over all of them.
+"""Sharded tensors (the DTensors of FSDP2), and sums over their shards.
 
-The arithmetic of a bundle is elementwise but for inner products. So every process works on the part of a tensor that it
-holds, and only sums are communicated: of each number, a process contributes its share divided by the number of
-processes that hold the same data.
+The arithmetic of a bundle is elementwise except for inner products. Every process works on its shards, and only sums
+are communicated: a process contributes its partial sum divided by the number of processes that hold the same shard.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ if TYPE_CHECKING:
 
 
 def is_sharded(x: Tensor) -> TypeGuard[DTensor]:
-    """Return True if ``x`` is a DTensor. There is none before the module is imported, which takes a while."""
+    """Return True if ``x`` is a DTensor, without importing the module of DTensors, which is slow."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 
 
 def local(x: Tensor) -> Tensor:
-    """The part of ``x`` that this process holds, sharing its memory."""
+    """Return the shard of ``x`` on this process, sharing its memory."""
     return x.to_local() if is_sharded(x) else x
 
 
 def like(x: Tensor, reference: Tensor) -> Tensor:
-    """``x`` spread over the processes as ``reference`` is."""
+    """Return ``x`` with the sharding of ``reference``."""
     if is_sharded(reference) and is_sharded(x) and x.placements != reference.placements:
         return x.redistribute(reference.device_mesh, reference.placements)
     return x
 
 
 def stacked(local_rows: Tensor, reference: Tensor) -> Tensor:
-    """Return rows that each process holds for its part of ``reference`` as rows of the whole."""
+    """Return stacked rows of this process's shard of ``reference`` as a sharded tensor of whole rows."""
     if not is_sharded(reference):
         return local_rows
     placements = [_next_dimension(p) if _splits(p) else p for p in reference.placements]
@@ -46,7 +45,7 @@ def stacked(local_rows: Tensor, reference: Tensor) -> Tensor:
 
 
 def wrap_like(local_tensor: Tensor, reference: Tensor) -> Tensor:
-    """Return what this process holds, spread over the processes as ``reference`` is."""
+    """Return a shard of this process as a tensor with the sharding of ``reference``."""
     return _wrap(local_tensor, reference, reference.placements, reference) if is_sharded(reference) else local_tensor
 
 
@@ -58,7 +57,7 @@ def _wrap(local_tensor: Tensor, reference: DTensor, placements: Any, whole: Tens
 
 
 def holders(x: Tensor, processes: int) -> int:
-    """Return the number of processes that hold the same part of ``x`` as this one."""
+    """Return the number of processes that hold the same shard of ``x`` as this one."""
     if not is_sharded(x):
         return processes
     shards = 1
@@ -68,7 +67,7 @@ def holders(x: Tensor, processes: int) -> int:
 
 
 def over_mesh(number: Tensor, reference: Tensor, *, largest: bool = False) -> Tensor:
-    """The sum (or the largest) of what each process found in its part of ``reference``."""
+    """Reduce a number over the shards of ``reference``, by the sum or the maximum."""
     if is_sharded(reference):
         operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
         for dim, placement in enumerate(reference.placements):
@@ -78,27 +77,26 @@ def over_mesh(number: Tensor, reference: Tensor, *, largest: bool = False) -> Te
 
 
 def _splits(placement: Any) -> bool:
-    """Return True if the processes of a mesh dimension hold different parts; there are several kinds of shards."""
+    """Return True if the processes of a mesh dimension hold different shards; PyTorch has several such placements."""
     return not (placement.is_replicate() or placement.is_partial())
 
 
 def _next_dimension(shard: Any) -> Any:
-    """The same shard of a tensor with one more dimension in front."""
+    """Return the same placement for a tensor with one more leading dimension."""
     if hasattr(shard, "split_factor"):
         return type(shard)(shard.dim + 1, split_factor=shard.split_factor)
     return type(shard)(shard.dim + 1)
 
 
 def whole(x: Tensor) -> Tensor:
-    """All of ``x``, on every process."""
+    """Return the whole of ``x`` on every process."""
     return x.full_tensor() if is_sharded(x) else x
 
 
 def discard_gathered_copies() -> None:
-    """Let FSDP2 gather its parameters again before the next forward pass.
+    """Make FSDP2 gather its parameters again before the next forward pass.
 
-    After a forward pass without a backward one it may keep them gathered, and would not notice that the shards have
-    changed since.
+    After a forward pass without a backward pass, FSDP2 may keep them gathered and not notice changes of the shards.
     """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     states = sys.modules.get("torch.distributed._composable_state")
@@ -109,5 +107,5 @@ def discard_gathered_copies() -> None:
 
 
 def mesh_of(x: Tensor) -> Any:
-    """Return a key that differs between tensors that are summed over different processes."""
+    """Return a key of the processes over which sums of ``x`` are reduced."""
     return (x.device_mesh, x.placements) if is_sharded(x) else None

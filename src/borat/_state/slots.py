@@ -1,8 +1,8 @@
 """Parameters, their gradients and their optimizer state, arranged for the vector operations.
 
-A :class:`Slot` is one parameter with the tensors kept for it in the optimizer's state. A :class:`Part` is a list of
-slots that one call of a vector operation can take. Both are made once and used until the state is replaced, which a
-:class:`Roster` of slots detects.
+A :class:`Slot` is one parameter with its tensors in the optimizer's state. A :class:`Part` is a list of slots for one
+call of a vector operation. Both are created once and reused until the state is replaced, which a :class:`Roster` of
+slots detects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _place = attrgetter("device", "dtype")
 
 
 class Kept(NamedTuple):
-    """A tensor kept for each parameter, in its shape and layout."""
+    """A tensor of the state with the shape and layout of its parameter."""
 
     key: str  # its name in the optimizer's state
     rows: int | None = None  # the number of stacked tensors, or None for a single one
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
 
 
 class Slot:
-    """One parameter and its state, as the real tensors that this process holds, in one dense layout."""
+    """One parameter and its state: the shards of this process as real tensors in one dense layout."""
 
     __slots__ = (
         "_made_for",
@@ -77,19 +77,19 @@ class Slot:
         self._made_for = (_place(param), group, kept)
 
     def is_current(self, state: dict[str, Any], group: int, kept: Sequence[Kept]) -> bool:
-        """Return True if neither the parameter nor its state was replaced since the slot was made."""
+        """Return True if neither the parameter nor its state was replaced since the slot was created."""
         if state is not self.state or (_place(self.param), group, kept) != self._made_for:
             return False
         return all(map(is_, map(state.get, self.kept), self.kept.values()))
 
     def keep_copy(self, key: str, tensor: Tensor) -> None:
-        """Store a copy of a tensor like the parameter in the state; slots made from now on have it."""
+        """Store a copy of a tensor in the state; slots created from now on include it."""
         copy = torch.zeros_like(self.param)
         _plain(copy).copy_(tensor)
         self.state[key] = copy
 
     def replace(self, key: str, plain: Tensor) -> None:
-        """Let a tensor of real numbers take the place of a kept one."""
+        """Replace a tensor of the state by a tensor of real numbers."""
         self.tensors[key] = plain
         tensor = torch.view_as_complex(plain) if self.param.is_complex() else plain
         self.state[key] = self.kept[key] = sharding.wrap_like(tensor, self.state[key])
@@ -109,7 +109,7 @@ class Slot:
         return torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
 
     def _fit(self, kept: Kept) -> None:
-        """Give a tensor of the state the layout, dtype and device it should have; a loaded one may have others."""
+        """Convert a tensor of the state to the right layout, dtype and device; a loaded one may have others."""
         tensor, dtype = self.state[kept.key], kept.dtype(self.param)
         plain = _plain(tensor)
         strides = self.layout if kept.rows is None else (self.size, *self.layout)
@@ -124,9 +124,9 @@ class Slot:
 
 
 class Roster:
-    """The slots of a batch, to be compared with those of the next one.
+    """The slots of a batch, for comparison with the next batch.
 
-    They nearly always agree, so that all are compared at once: one after the other would take a tenth of a step.
+    They nearly always agree, so all are compared at once. Comparing them one by one would take a tenth of a step.
     """
 
     def __init__(self, slots: list[Slot]) -> None:
@@ -141,7 +141,7 @@ class Roster:
         self._holders = [slot.state for slot in slots for _ in slot.kept]
 
     def is_for(self, params: list[Tensor], states: Mapping[Tensor, dict[str, Any]]) -> bool:
-        """Return True if the slots are those of the parameters, and all of them are current."""
+        """Return True if the slots belong to the parameters and all of them are current."""
         return (
             len(params) == len(self.slots)
             and all(map(is_, params, self._params))
@@ -154,12 +154,12 @@ class Roster:
 
 
 class Part:
-    """Slots that one call of a vector operation can take: same parameter group, device, dtype and processes.
+    """Slots for one call of a vector operation: of the same parameter group, device, dtype and processes.
 
     Args:
         slots: the slots.
-        pieces: the number of gradients of a full bundle, the newest included.
-        on_device: whether the algorithm's numbers stay on the device, where the CPU kernels cannot see them.
+        pieces: number of gradients of a full bundle, the newest included.
+        on_device: True if the algorithm's numbers are tensors on the device, which the CPU kernels cannot read.
     """
 
     def __init__(self, slots: list[Slot], pieces: int, *, on_device: bool) -> None:
@@ -178,7 +178,7 @@ class Part:
         """The kept gradients, each as a list of tensors."""
 
     def load(self, *, with_gradients: bool = True) -> Vectors:
-        """Return the vectors of a batch; without gradients, for moves along those that are kept."""
+        """Return the vectors of a batch; without gradients, for moves along stored gradients."""
         weights = self.weights()
         if self._flat is not None:
             gradients = [slot.gradient() for slot in self.slots] if with_gradients else None
@@ -189,11 +189,11 @@ class Part:
         return [slot.weights for slot in self.slots] if self._is_wrapped else self._params
 
     def holders(self, processes: int) -> int:
-        """Return the number of processes that hold the same numbers."""
+        """Return the number of processes that hold the same shards."""
         return sharding.holders(self.slots[0].param, processes)
 
     def _runs_of_gradients(self) -> list[Tensor]:
-        """Return the gradients themselves if they are dense as they should be, else dense copies."""
+        """Return the gradients if they have the layout of the state, otherwise copies that do."""
         own: list[Any] = [param.grad for param in self._params]
         if not self._is_wrapped and self._are_runs(own):
             return own
@@ -203,9 +203,9 @@ class Part:
         ]
 
     def _are_runs(self, tensors: Sequence[Any]) -> bool:
-        """Return True if the elements of all tensors lie in memory with the strides of the state.
+        """Return True if all tensors are in memory with the strides and dtype of the state.
 
-        Subclasses that override PyTorch's operations may have no memory, or memory yet to be filled.
+        Tensor subclasses that override PyTorch's operations may have no memory, or memory that is not filled yet.
         """
         return (
             all(map(_has_memory, set(map(type, tensors))))
@@ -217,11 +217,11 @@ class Part:
 
 
 Batch = list[tuple[Part, Vectors]]
-"""The parameters of a batch and their vectors."""
+"""The parameters in a batch, and their vectors."""
 
 
 class Members:
-    """The parameters that take part in the bundle."""
+    """The parameters in the bundle."""
 
     def __init__(self) -> None:
         self.joined: set[Tensor] = set()
@@ -231,18 +231,18 @@ class Members:
         self._device: torch.device | None = None
 
     def are_current(self, params: list[Tensor], states: Mapping[Tensor, dict[str, Any]], device: Any) -> bool:
-        """Return True if the parts are those of the parameters, with numbers on this device or on the host."""
+        """Return True if the parts belong to the parameters and to numbers on this device (None for the host)."""
         return self._device == device and self._roster.is_for(params, states)
 
     def slot(self, param: Tensor, group: int, state: dict[str, Any], kept: Sequence[Kept]) -> Slot:
-        """Return the slot of a parameter; a new one if the parameter or its state was replaced."""
+        """Return the slot of a parameter; create a new one if the parameter or its state was replaced."""
         slot = self._slots.get(param)
         if slot is None or not slot.is_current(state, group, kept):
             slot = self._slots[param] = Slot(param, group, state, kept)
         return slot
 
     def arrange(self, slots: list[Slot], pieces: int, device: torch.device | None) -> list[Part]:
-        """Group slots into parts, unless they are the same as before."""
+        """Group slots into parts; keep the parts if the slots are the same as before."""
         if slots != self._roster.slots or self._device != device:
             groups: dict[Any, list[Slot]] = {}
             for slot in slots:

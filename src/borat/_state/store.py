@@ -1,4 +1,4 @@
-"""The algorithm's numbers, on the host or on the parameters' device, and how a batch brings them together."""
+"""Storage of the algorithm's numbers, on the host or on the parameters' device, and the sums of a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 
 
 def check_loss(loss: Any) -> None:
-    """Refuse a loss that is not one real number."""
+    """Raise an error unless the loss is one real number."""
     if isinstance(loss, Tensor) and loss.numel() != 1:
         raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
     if not isinstance(loss, (Tensor, float, Real)) or (isinstance(loss, Tensor) and loss.is_complex()):
@@ -49,8 +49,8 @@ class Processes(NamedTuple):
 class Store:
     """The state of an algorithm and the description of its last update.
 
-    A state is a ``NamedTuple`` of numbers. On a device these are tensors of fixed shapes that are written in place, and
-    no step waits for them.
+    A state is a ``NamedTuple`` of numbers. On a device these are tensors of fixed shapes that are updated in place,
+    without device syncs.
 
     Args:
         state: the state, on the host.
@@ -60,7 +60,7 @@ class Store:
     def __init__(self, state: Any, pieces: int) -> None:
         self.state = state
         self.info: Any = None
-        """Description of the last update in numbers; None before the first."""
+        """Numbers that describe the last update; None before the first."""
         self.device: torch.device | None = None
         """The device of the numbers; None for the host."""
         self._pieces = pieces
@@ -71,7 +71,7 @@ class Store:
     def take(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Update the state by a function of the algorithm; return the step."""
         if self.device is None:
-            with np.errstate(all="ignore"):  # a batch that is not finite is dropped
+            with np.errstate(all="ignore"):  # batches that are not finite are dropped
                 self.state, info, step = function(self._ops, self.state, *args, **options)
             if step.completes:
                 self.info = info
@@ -117,7 +117,7 @@ class Store:
                 by_group[part.group] += x
             return float(loss), by_group
         for options in ({}, {"precise": True}):
-            # A gradient with large entries may overflow float32 although it is finite: then once more in float64.
+            # Products of a finite gradient may overflow float32: then repeat in float64.
             if options:
                 found = [
                     x if isinstance(x, np.ndarray) else getattr(vectors, name)(argument, **options)
@@ -138,14 +138,14 @@ class Store:
         rows = [torch.zeros(columns, dtype=torch.float64, device=device)] * groups
         for (part, _), x in zip(batch, tensors, strict=True):
             rows[part.group] = rows[part.group] + x.to(device) / (part.holders(count) if count > 1 else 1)
-        # A loss that is averaged already is the same on all processes, so that its mean does not change it.
+        # A loss that is already averaged is the same on all processes, so averaging does not change it.
         numbers = torch.cat(((_number(loss, device) / count).reshape(1), *rows))
         if count > 1:
             dist.all_reduce(numbers, group=group)
         return numbers.split_with_sizes((1, groups * columns))
 
     def send(self, *values: Loss, scalars: int) -> Any:
-        """Return options of the optimizer as the kind of number in use: so many scalars, and the others as a vector."""
+        """Convert options to the kind of number in use: the first ``scalars`` as scalars, the others as one vector."""
         if self.device is None:
             numbers = [float(x) for x in values]
             return *numbers[:scalars], np.array(numbers[scalars:])
@@ -155,7 +155,7 @@ class Store:
         return *first.unbind(), rest
 
     def wait(self) -> tuple[Any, Any]:
-        """Return state and description as numbers of the host, after a device sync if they are on a device."""
+        """Return state and description as numbers on the host, after a device sync if they are on a device."""
         if self.device is None:
             return self.state, self.info
         if self._host is None:
@@ -169,7 +169,7 @@ class Store:
         return self._host
 
     def move_to(self, device: torch.device | None) -> None:
-        """Go on with numbers on a device, or on the host."""
+        """Move the numbers to a device, or to the host if it is None."""
         self.state, self.info = self.wait()
         self.device, self._host = device, None
         self._ops = host_ops(self._pieces) if device is None else torch_ops(self._pieces, device)
@@ -193,7 +193,7 @@ def _tensor(x: Any, device: torch.device) -> Tensor:
 
 
 def _number(x: Loss, device: torch.device) -> Tensor:
-    """Return a number as a float64 tensor, without a transfer that waits: the host's are arguments of an operation."""
+    """Return a number as a float64 tensor on the device, without a device sync."""
     if not isinstance(x, Tensor):
         return torch.full((), float(x), dtype=torch.float64, device=device)
     if x.device.type == "cpu":

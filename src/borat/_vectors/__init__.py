@@ -1,1 +1,1 @@
-"""Passes over the parameters, in C for the CPU and in PyTorch's operations for everything else."""
+"""Passes over the parameters: C kernels for the CPU, PyTorch operations for everything else."""

@@ -1,7 +1,7 @@
-"""Vector operations on the CPU: the C kernels, which do whole updates in one pass over memory.
+"""Vector operations on the CPU, by C kernels that update in one pass over memory.
 
-All tensors have to be on the CPU, of one real dtype and dense, and those of one parameter in the same layout: the
-kernels see runs of memory. :mod:`borat._vectors.torch` documents the operations.
+All tensors must be on the CPU, of one real dtype, and dense, and those of one parameter must share a layout: the
+kernels treat them as contiguous memory. :mod:`borat._vectors.torch` documents the operations.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from borat._vectors.torch import Average, Metric
 Array = npt.NDArray[np.float64]
 
 _PARALLEL_FROM = 2**16
-"""Number of elements that is worth the start of further threads."""
+"""Number of elements from which several threads pay off."""
 
 _LARGE = 2**20
-"""Number of elements that do not stay in the caches from one step to the next."""
+"""Number of elements from which vectors do not stay in the caches between steps."""
 
 _Array = ctypes.c_char_p
-"""An array that is only read. As bytes it is made faster than as an array of ctypes, and lives as long."""
+"""A read-only array. Bytes are faster to create than ctypes arrays, and live as long."""
 
 
 _Int, _Double, _Pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
@@ -62,7 +62,7 @@ _gomp_parallel, _thread_number = _parallel() if library else (None, None)
 
 
 def has_kernels_for(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if there are kernels for dense tensors of this device and dtype."""
+    """Return True if there are kernels for dense tensors on this device and of this dtype."""
     return library is not None and device.type == "cpu" and dtype in (torch.float32, torch.float64)
 
 
@@ -119,7 +119,7 @@ class CpuVectors:
             momentum,
         )
         self._library.borat_move(ctypes.byref(self._shape(len(terms))), ctypes.byref(arguments))
-        torch.autograd.graph.increment_version(self._weights)  # or a backward pass through old values goes unnoticed
+        torch.autograd.graph.increment_version(self._weights)  # autograd detects a backward pass through old values
 
     def metric_products(self, metric: Metric) -> Array:
         assert self._gradients is not None
@@ -147,7 +147,7 @@ class CpuVectors:
         torch.autograd.graph.increment_version(self._weights)
 
     def after_projection(self, average: Average, ok: bool) -> None:
-        if ok:  # until now the weights were at the average x
+        if ok:  # the kernel has put the weights at the average x
             torch._foreach_lerp_(self._weights, self._kept["centre"], 1.0 - float(average.pull * average.beta))
 
     def _sum(self, name: str, terms: int, *arguments: object) -> None:
@@ -173,7 +173,7 @@ class CpuVectors:
 
 @cache
 def _squares(pieces: int) -> npt.NDArray[np.intp]:
-    """Return where the entries of the two symmetric matrices and the other sums are among the kernel's results."""
+    """Return the indices of the two symmetric matrices and the other sums among the kernel's results."""
     i, j = np.indices((pieces, pieces))
     high, low = np.maximum(i, j), np.minimum(i, j)
     pairs = (high * (high + 1) // 2 + low).ravel()

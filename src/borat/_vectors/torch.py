@@ -1,9 +1,9 @@
-"""Vector operations in PyTorch, for everything that the CPU kernels do not take.
+"""Vector operations in PyTorch, for everything that the CPU kernels do not support.
 
-The state of the parameters of one group, device and dtype lies one after the other in a few long tensors, so that a
-step is a few operations however many parameters there are. On a GPU, where each operation is a launch, the functions at
-the end of this file are compiled. Numbers may be Python floats or tensors on the device: no operation waits for a
-value, and a dropped batch is a mask.
+The state of all parameters of one group, device and dtype is concatenated in a few long tensors, so the number of
+operations does not depend on the number of parameters. On GPUs, where each operation is a kernel launch, the functions
+at the end of this file are compiled. Numbers may be Python floats or tensors on the device: no operation reads a value,
+and dropped batches are masked.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LARGE = 1e30
 class Metric(NamedTuple):
     """Adam's metric ``D = s + eps`` with ``s = sqrt(beta2 * rms^2 + (1 - beta2) * g^2)``.
 
-    The *root* of the mean square is kept: its range is that of the gradients, while their squares leave it if gradients
-    are below 1e-23 or above 1e19.
+    The state is the *root* of the mean square, which has the range of the gradients. Squares of gradients below 1e-23
+    or above 1e19 would leave the range of float32.
     """
 
     beta2: Any
@@ -33,7 +33,7 @@ class Metric(NamedTuple):
 
 
 class Average(NamedTuple):
-    """Coefficients with which ``y`` follows the centre: see :meth:`TorchVectors.metric_move`."""
+    """Coefficients that determine ``y`` from the centre: see :meth:`TorchVectors.metric_move`."""
 
     pull: Number
     ratio: Number
@@ -41,7 +41,7 @@ class Average(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Position of a parameter in a vector: in the order of its memory, from the largest stride to the smallest."""
+    """Layout of a parameter in a vector: its dimensions in memory order, from the largest stride to the smallest."""
 
     size: int
     shape: tuple[int, ...]
@@ -59,11 +59,11 @@ class _Place(NamedTuple):
 
 
 class Flat:
-    """The state of several slots as vectors; the slots are left with views of them.
+    """The state of several slots as vectors; the slots get views of them.
 
     Args:
         slots: slots of the same parameter group, device and dtype.
-        pieces: the number of rows for gradients, the newest included.
+        pieces: number of rows for gradients, the newest included.
     """
 
     def __init__(self, slots: Sequence[Any], pieces: int) -> None:
@@ -74,7 +74,7 @@ class Flat:
         self._places = [_Place.of(slot) for slot in slots]
         self._sizes = [place.size for place in self._places]
         self.rows = torch.zeros(pieces, sum(self._sizes), dtype=first.dtype, device=self.device)
-        """The kept gradients, and in the last row the newest."""
+        """The stored gradients, and the newest in the last row."""
         self.kept: dict[str, Tensor] = {}
         for key, tensor in first.tensors.items():
             if key == "gradients":
@@ -86,7 +86,7 @@ class Flat:
     def _take_over(self, slots: Sequence[Any], key: str, target: Tensor) -> None:
         chunks = target.split_with_sizes(self._sizes, dim=-1)
         for slot, place, chunk in zip(slots, self._places, chunks, strict=True):
-            if place.size:  # an empty one may have strides with which nothing can be viewed as complex
+            if place.size:  # an empty tensor may have strides that cannot be viewed as complex
                 own = slot.tensors[key]
                 view = chunk.as_strided(own.shape, (*chunk.stride()[:-1], *slot.layout))
                 slot.replace(key, view.copy_(own))
@@ -97,7 +97,7 @@ class Flat:
         return [place.unflatten(x) for place, x in zip(self._places, chunks, strict=True)]
 
     def number(self, x: Number) -> Tensor:
-        """Return a number as a tensor on the device, without a transfer that waits."""
+        """Return a number as a tensor on the device, without a device sync."""
         if isinstance(x, Tensor):
             return x.to(self.device).reshape(())
         return torch.full((), x, dtype=torch.float64, device=self.device)
@@ -106,7 +106,7 @@ class Flat:
         """Return coefficients of the rows as a vector."""
         if isinstance(values, Tensor):
             return values.to(self.device, self.precise)
-        # A short gradient has a coefficient that float32 may not hold, although it holds their product.
+        # For a short gradient, the coefficient may overflow float32 although its product with the gradient does not.
         dtype = torch.float64 if max(map(abs, values)) > _LARGE else self.precise
         return torch.stack([self.number(float(x)) for x in values]).to(dtype)
 
@@ -130,14 +130,14 @@ class TorchVectors:
         torch._foreach_copy_(targets, own)
 
     def gram_row(self, n: Number, *, precise: bool = False) -> Tensor:
-        """Return ``<g, g_k>`` for the kept gradients ``k < n``, then ``<g, g>``; later entries are arbitrary."""
+        """Return ``<g, g_k>`` for the stored gradients ``k < n``, then ``<g, g>``; later entries are arbitrary."""
         return _gram_row(self._flat.rows, self._flat.number(n), _dtype(self._flat, precise))
 
     def move(self, coefficients: Any, row: Number, *, ok: Any, completes: Any, momentum: float) -> None:
         """Move the weights by the step of a BORAT bundle: see :func:`_move`."""
         flat = self._flat
         steps = flat.coefficients(coefficients)
-        if not self._has_gradients:  # a dropped batch may have left a newest gradient that is not finite
+        if not self._has_gradients:  # the newest gradient may be that of a dropped batch, and not finite
             flat.rows.select(0, len(flat.rows) - 1).zero_()
         numbers = [flat.number(x) for x in (row, ok, completes, momentum)]
         centre, velocity = flat.kept.get("centre"), flat.kept.get("velocity")
@@ -158,7 +158,7 @@ class TorchVectors:
         With ``u`` the sum of coefficient * gradient / D, the centre ``z`` becomes ``z' = z - u - decay * y``. In the
         average ``x = z + (y - z) / beta`` it gets the weight ``1 - pull``, so that
         ``y' = z' + pull * (ratio * (y - z) - beta * (z' - z))``, where ``ratio`` is 1 unless ``beta`` has changed. If
-        ``z'`` is yet to be projected, ``y`` is left to :meth:`after_projection`. The new gradient goes to its row.
+        there is a constraint, :meth:`after_projection` sets ``y'``. The new gradient is stored in its row.
         """
         flat = self._flat
         steps = flat.coefficients(coefficients)
@@ -187,15 +187,15 @@ def _dtype(flat: Flat, precise: bool) -> torch.dtype:
 
 
 COMPILED_DEVICES = {"cuda", "xpu"}
-"""Types of devices for which the functions below are compiled."""
+"""Device types for which the functions below are compiled."""
 
 
 def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compile a function for the devices where launches are expensive; run it as it is if that fails."""
+    """Compile a function for devices with expensive kernel launches; run it uncompiled if that fails."""
 
     @wraps(function)
     def call(*args: Any) -> Tensor:
-        is_tensor = type(args[0]) is Tensor  # and not one without values, as of FakeTensorMode
+        is_tensor = type(args[0]) is Tensor  # not a subclass without values, such as those of FakeTensorMode
         if torch.compiler.is_compiling() or not is_tensor or args[0].device.type not in COMPILED_DEVICES:
             return function(*args)
         result: Tensor = call_compiled(function, *args)
@@ -205,14 +205,14 @@ def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def call_compiled(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call the compiled form of a function; the function itself, with one warning, if it cannot be compiled."""
+    """Call the compiled function; if compilation fails, warn once and call the function itself."""
     if function in _not_compilable:
         return function(*args, **options)
     try:
         return _compile(function)(*args, **options)
     except _compiler_errors() as error:
         if not _not_compilable:
-            warnings.warn(f"borat's steps run uncompiled, since torch.compile failed: {error}", stacklevel=2)
+            warnings.warn(f"torch.compile failed, so borat's steps run uncompiled: {error}", stacklevel=2)
         _not_compilable.add(function)
         return function(*args, **options)
 
@@ -229,7 +229,7 @@ def _compiler_errors() -> tuple[type[Exception], ...]:
     from torch._dynamo import exc as dynamo
     from torch._inductor import exc as inductor
 
-    names = ("FailOnRecompileLimitHit", "InductorError", "TorchDynamoException")  # not all of them in every version
+    names = ("FailOnRecompileLimitHit", "InductorError", "TorchDynamoException")  # depending on the version
     return tuple(getattr(module, name) for module in (dynamo, inductor) for name in names if hasattr(module, name))
 
 
@@ -257,7 +257,7 @@ def _move(
     """Return the new weights: ``base - u``, or Nesterov's update if the bundle is complete.
 
     ``u = sum of coefficient * gradient; v = momentum * v + u; weights = base - u - momentum * v``. The first gradient
-    is measured at the centre: the weights are there, and are kept as the centre. The new gradient goes to its row.
+    is measured at the centre, so the weights are stored as the centre. The new gradient is stored in its row.
     """
     taken, dtype = ok > 0.0, coefficients.dtype
     base = weights
@@ -283,7 +283,7 @@ def _keep(rows: Tensor, row: Tensor, taken: Tensor) -> None:
 
 
 def _root(rms: Tensor, g: Tensor, metric: Metric) -> Tensor:
-    """Return the new root of the mean square, without squares, which would leave the range of float32."""
+    """Return the new root of the mean square, without squares, which may leave the range of float32."""
     return torch.hypot(rms * metric.beta2.sqrt().to(rms.dtype), g * (1.0 - metric.beta2).sqrt().to(g.dtype))
 
 
@@ -295,7 +295,7 @@ def _metric_products(
     g = G.select(0, len(G) - 1)
     D = _root(rms.to(dtype), g, metric) + metric.eps.to(dtype)
     scaled = G / D
-    # Not as one product of matrices, which PyTorch may be told to take in TF32.
+    # Not one matrix product: PyTorch may be configured to compute it in TF32.
     once = torch.stack([torch.mv(G, x) for x in scaled.unbind()])
     twice = torch.stack([torch.mv(scaled, x) for x in scaled.unbind()])
     once, twice = 0.5 * (once + once.mT), 0.5 * (twice + twice.mT)
@@ -319,7 +319,7 @@ def _metric_move(
     ok: Tensor,
     is_constrained: bool,
 ) -> Tensor:
-    """Move the centre and the metric; return the new weights or, for a centre yet to be projected, the average."""
+    """Move the centre and the metric; return the new weights or, if there is a constraint, the average."""
     dtype, taken = coefficients.dtype, ok > 0.0
     decay, pull, ratio, beta = (x.to(dtype) for x in (decay, pull, ratio, beta))
     y, z, G = weights.to(dtype), centre.to(dtype), rows.to(dtype)
@@ -328,7 +328,7 @@ def _metric_move(
     u = torch.mv((G / D).mT, coefficients) + decay * y
     apart = ratio * (y - z)
     average = z + apart / beta
-    new = torch.where(taken, z - u, z).to(centre.dtype)  # the weights follow the centre as it is kept
+    new = torch.where(taken, z - u, z).to(centre.dtype)  # as rounded in the state
     moved = new.to(dtype) + pull * (apart - beta * (new.to(dtype) - z))
     moved = torch.where(taken, moved, y)
     rms.copy_(torch.where(taken, root, rms.to(dtype)))

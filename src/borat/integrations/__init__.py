@@ -1,8 +1,8 @@
-"""borat inside trainers: one thin module for each trainer that needs one.
+"""Integrations with trainers: one thin module for each trainer that needs one.
 
-The modules import their trainer, this package does not. What they share is one rule: the model is where gradients are
-measured (FreeBORAT's y, the trial point of BORAT's bundle) only while a batch is processed, and at the result
-(FreeBORAT's average x, BORAT's centre) whenever something else may look at it.
+Each module imports its trainer; this package does not. They share one rule: the model is at the point where gradients
+are measured (FreeBORAT's y, the trial point of BORAT's bundle) only while a batch is processed. At all other times it
+is at the result (FreeBORAT's average x, BORAT's centre).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["unwrap"]
 def unwrap(optimizer: Any) -> LossOptimizer:
     """Return the optimizer inside the wrappers of Lightning, Fabric or accelerate.
 
-    They pass ``step`` on to it. All that is its own, such as ``observe``, ``eval`` and ``train``, must be called on the
-    optimizer itself: some wrappers imitate its class and would run these methods on themselves.
+    The wrappers forward ``step``. Call the methods that only borat's optimizers have, such as ``observe``, ``eval`` and
+    ``train``, on the optimizer itself: some wrappers imitate its class and would run these methods on themselves.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ def warn_of_clipping(argument: str, value: float | None, optimizers: Sequence[An
     """Warn that clipped gradients with unclipped losses make the steps of BORAT and ALI-G too long."""
     if value and not all(isinstance(optimizer, FreeBORAT) for optimizer in optimizers):
         warnings.warn(
-            f"{argument}={value:g} clips the gradients, which makes the steps of BORAT and ALIG wrong: they need the"
-            " gradients of the loss that they see. Their steps are bounded already, so switch the clipping off.",
+            f"{argument}={value:g} clips the gradients, but BORAT and ALIG need the gradients of the loss that they"
+            " get: their steps become too long. Turn the clipping off; the steps are bounded without it.",
             stacklevel=4,
         )

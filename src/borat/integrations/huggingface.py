@@ -1,4 +1,4 @@
-"""borat's optimizers in the ``Trainer`` of Hugging Face transformers: use ``BoratTrainer`` in its place.
+"""Integration with the ``Trainer`` of Hugging Face transformers: use ``BoratTrainer`` instead.
 
 Example::
 
@@ -10,7 +10,7 @@ Example::
     )
     trainer.train()
 
-All of it, to run: ``examples/huggingface_trainer.py``.
+Complete program: ``examples/huggingface_trainer.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["BoratMixin", "BoratTrainer"]
 
 
 class _ToResult(TrainerCallback):
-    """Puts the model at the result after each step; the trainer itself goes back before the next batch."""
+    """Move the model to the result after each step; ``training_step`` moves it back."""
 
     def __init__(self, trainer: BoratMixin) -> None:
         self._trainer = trainer
@@ -43,26 +43,25 @@ class _ToResult(TrainerCallback):
         self._trainer._result.reach()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Not in the end of the training, where the model may be another one, the best."""
+        """Measure here and not in ``on_train_end``, when the best model may have been loaded."""
         self._trainer._result.measure()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer._result = ResultPoint()  # forget the batches
+        self._trainer._result = ResultPoint()  # release the batches
 
 
 class BoratMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
-    """Makes any ``Trainer`` one for borat: ``class MyTrainer(BoratMixin, Seq2SeqTrainer): ...``.
+    """Add support for borat to any ``Trainer``: ``class MyTrainer(BoratMixin, Seq2SeqTrainer): ...``.
 
-    It tells the optimizer the loss of each batch as it is differentiated, also with gradient accumulation. Between two
-    steps the model is at the result, which is FreeBORAT's average, or the centre of BORAT's open bundle: that is what
-    is evaluated and saved, and what remains in the end. A bundle that is open then stays open, in the checkpoint too,
-    and resuming continues as if nothing happened.
+    The mixin passes the loss of each batch to the optimizer, also with gradient accumulation. Between two steps, the
+    model is at the result: FreeBORAT's average, or the centre of BORAT's open bundle. So the result is evaluated and
+    saved, and it is the final model. An open bundle is part of the checkpoint, and training resumes exactly.
 
-    With FreeBORAT, the running statistics of BatchNorm layers are measured again at the result, on the last training
-    batches: before evaluations and checkpoints, and in the end. The model is run by ``compute_loss`` to that end.
+    With FreeBORAT, the running statistics of BatchNorm layers are measured at the result: before evaluations, before
+    checkpoints, and at the end. To do so, ``compute_loss`` runs the model on the last training batches.
 
-    With BORAT and ALIG, set ``max_grad_norm=0``, as the trainer clips gradients otherwise, and bound the weights by a
-    constraint of the optimizer: ``weight_decay`` is for FreeBORAT alone, which does not mind clipping.
+    With BORAT and ALIG, set ``max_grad_norm=0``, because the trainer clips gradients by default, and use a constraint
+    of the optimizer instead of ``weight_decay``. FreeBORAT supports ``weight_decay`` and tolerates clipping.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

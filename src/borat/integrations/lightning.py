@@ -1,11 +1,11 @@
-"""borat's optimizers in Lightning's ``Trainer``: return one from ``configure_optimizers``, and pass one callback.
+"""Integration with Lightning's ``Trainer``: a callback for optimizers returned by ``configure_optimizers``.
 
 Example::
 
     trainer = lightning.Trainer(callbacks=[BoratCallback()])
     trainer.fit(model, batches)
 
-All of it, to run: ``examples/lightning_trainer.py``.
+Complete program: ``examples/lightning_trainer.py``.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ __all__ = ["BoratCallback"]
 
 
 class BoratCallback(Callback):
-    """Tells the optimizer its losses, and shows the rest of Lightning the model at the result.
+    """Pass the losses to the optimizer, and keep the model at the result between batches.
 
-    It is what automatic optimization needs, with gradient accumulation and with every precision. Between two batches
-    the model is at the result, which is FreeBORAT's average, or the centre of BORAT's open bundle: that is what is
-    validated, tested, averaged and saved, and what the model is left at when ``fit`` ends. Resuming from a checkpoint
-    continues as if nothing had happened. A bundle of BORAT's that is open in the end stays open, in the checkpoint too;
-    ``optimizer.flush()`` would complete it with the pieces it has.
+    The callback supports automatic optimization with gradient accumulation and with every precision. Between two
+    batches, the model is at the result: FreeBORAT's average, or the centre of BORAT's open bundle. So the result is
+    validated, tested, averaged and saved, and it is the final model. Training resumes exactly from a checkpoint. A
+    bundle of BORAT that is open at the end stays open, also in the checkpoint; ``optimizer.flush()`` completes it with
+    the pieces it has.
 
-    With FreeBORAT, the running statistics of BatchNorm layers are measured again at the result, on the last training
-    batches: before each validation, before a checkpoint is written, and when ``fit`` ends. Models without such layers
-    and other optimizers do not pay for it.
+    With FreeBORAT, the running statistics of BatchNorm layers are measured at the result, on the last training batches:
+    before each validation, before a checkpoint is written, and when ``fit`` ends. This costs nothing for models without
+    such layers and for other optimizers.
 
-    Put it before other callbacks that look at the weights after a batch. With manual optimization it leaves the losses
-    to you: ``optimizer.step(closure=lambda: loss)``.
+    Put the callback before others that read the weights after a batch. With manual optimization, pass the losses
+    yourself: ``optimizer.step(closure=lambda: loss)``.
 
     Args:
-        forward: runs the module on a training batch to measure the statistics; by default ``module(batch)``, or
-            ``module(batch[0])`` for tuples and lists. A module that has no ``forward``, or wants more than the first
-            part of a batch, needs it: ``BoratCallback(forward=lambda module, batch: module.net(batch["image"]))``.
-            Its result is not used. ``training_step`` would not do, as it may log, or step by itself.
-        batches: measure the statistics on so many batches; they are kept on the device.
+        forward: function that runs the module on a training batch to measure the statistics; by default
+            ``module(batch)``, or ``module(batch[0])`` for tuples and lists. Needed if the module has no ``forward`` or
+            takes other parts of a batch: ``BoratCallback(forward=lambda module, batch: module.net(batch["image"]))``.
+            The return value is ignored. Do not use ``training_step``, which may log or take steps.
+        batches: number of batches on which to measure the statistics; they are kept on the device.
     """
 
     def __init__(self, forward: Forward | None = None, batches: int = 8) -> None:
@@ -83,7 +83,7 @@ class BoratCallback(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._result.measure()
 
-    # A batch that is skipped or interrupted has no end.
+    # on_train_batch_end is not called for a batch that is skipped or interrupted.
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._result.reach()
@@ -95,23 +95,23 @@ class BoratCallback(Callback):
         self._result.measure()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._result = ResultPoint()  # forget the batches
+        self._result = ResultPoint()  # release the batches
 
     def _check_forward(self, pl_module: LightningModule) -> None:
         if self._forward is None and type(pl_module).forward is LightningModule.forward:
             raise ValueError(
-                f"forward must be given: {type(pl_module).__name__} has BatchNorm layers, whose statistics FreeBORAT's "
-                "result needs, and no forward of its own; for example "
+                f"forward must be given: {type(pl_module).__name__} has no forward method, but BatchNorm layers, whose "
+                "statistics are measured at FreeBORAT's result; for example "
                 "BoratCallback(forward=lambda module, batch: module.net(batch[0]))"
             )
 
 
 def _optimizers(trainer: Trainer) -> list[LossOptimizer]:
-    """Those that are ours: with manual optimization there may be others beside them."""
+    """Return borat's optimizers; with manual optimization there may be others."""
     return [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, LossOptimizer)]
 
 
 def _unscaled(loss: Tensor, trainer: Trainer) -> Tensor:
-    """With ``16-mixed``, Lightning shows the loss only after scaling it."""
+    """Return the unscaled loss: with ``16-mixed``, Lightning passes the scaled one."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     return loss if scaler is None else loss / scaler.scale(torch.ones_like(loss))

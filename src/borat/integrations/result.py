@@ -1,4 +1,4 @@
-"""The model at its optimizers' result, where a trainer evaluates and saves it."""
+"""Moving a model to its optimizers' result, where a trainer evaluates and saves it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Forward = Callable[[nn.Module, Any], object]
 
 
 class ResultPoint:
-    """Goes to the result and back, and measures running statistics of FreeBORAT's models there.
+    """Move a model to the result and back; with FreeBORAT, measure the running statistics there.
 
-    To measure them takes a forward pass for each of the batches that are remembered. It is done where somebody looks,
-    once after each step at most: before an evaluation, in the end, and when the model's ``state_dict`` is asked for.
+    Measuring takes a forward pass for each stored batch, so it happens on demand and at most once after each step:
+    before an evaluation, at the end, and when the model's ``state_dict()`` is called.
 
     Args:
         model: the model that is trained.
         optimizers: its optimizers.
-        forward: runs the model on a batch, as for :func:`borat.batchnorm.measure_again`.
-        around: the context of a forward pass, such as autocast.
-        batches: how many of the last training batches are remembered, where there are statistics to measure.
+        forward: function that runs the model on a batch, as for :func:`borat.batchnorm.measure_again`.
+        around: context manager for forward passes, such as autocast.
+        batches: number of training batches to store, if there are statistics to measure.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class ResultPoint:
         self._hook: RemovableHandle | None = None
 
     def remember(self, batch: Any) -> None:
-        """A batch that the model was trained on."""
+        """Store a training batch."""
         self._batches.append(batch)
 
     def leave(self) -> None:
-        """To where gradients are measured."""
+        """Move the model to the point where gradients are measured."""
         self._remove_hook()
         self._is_due = True
         for optimizer in self._optimizers:
             optimizer.train()
 
     def reach(self) -> None:
-        """Go to the result."""
+        """Move the model to the result; measure its statistics when it is saved."""
         for optimizer in self._optimizers:
             optimizer.eval()
         if self._is_due and self._batches and self._hook is None:
@@ -70,7 +70,7 @@ class ResultPoint:
             self._hook = self._model.register_state_dict_pre_hook(hook)  # type: ignore[no-untyped-call]
 
     def measure(self) -> None:
-        """To the result, with statistics that were measured there."""
+        """Move the model to the result and measure its statistics."""
         if self._is_due and self._batches:
             self._measure()
         for optimizer in self._optimizers:
@@ -79,7 +79,7 @@ class ResultPoint:
     def _measure(self) -> None:
         self._remove_hook()
         with self._around():
-            for optimizer in self._optimizers:  # what counts is the last time, when all are at their results
+            for optimizer in self._optimizers:  # the last round counts: then all are at their results
                 measure_again(self._model, self._batches, optimizer, count=len(self._batches), forward=self._forward)
         self._is_due = False
 
@@ -95,7 +95,7 @@ def has_statistics(model: nn.Module) -> bool:
 
 
 class _BeforeSaving:
-    """The hook of the model's ``state_dict``. In a copy of the model it does nothing: nobody trains that."""
+    """Hook of the model's ``state_dict()``. It does nothing in a copy of the model, which is not trained."""
 
     def __init__(self, result: ResultPoint | None = None) -> None:
         self._result = (lambda: None) if result is None else weakref.ref(result)
