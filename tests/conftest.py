@@ -9,7 +9,7 @@ from hypothesis import settings
 settings.register_profile("borat", derandomize=True, deadline=None)
 settings.load_profile("borat")
 
-# Tests run side by side, and the number of threads decides about the last bit.
+# Tests run in parallel, and the number of threads affects the last bit.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -27,7 +27,7 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first: none is left to one core at the end, when the other has nothing to do."""
+    """Run long files first, so that no core is idle at the end."""
     items.sort(key=lambda item: item.path.stem not in LONG)
 
 

@@ -1,4 +1,4 @@
-"""State dicts are snapshots, and those that do not fit are refused before anything changes."""
+"""State dicts are snapshots, and loading one that does not fit changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_bundles_numbers_that_do_not_fit():
 
 @over_flavours
 def test_a_state_dict_is_a_snapshot_of_the_numbers(make):
-    """The bundle's numbers in an earlier state dict do not change as the training goes on."""
+    """The bundle's numbers in an earlier state dict do not change during further training."""
     model = network()
     train(model, optimizer := make(model.parameters()), batches(2))
     first = optimizer.state_dict()["param_groups"][0]["bundle"]
@@ -36,7 +36,7 @@ def test_a_state_dict_is_a_snapshot_of_the_numbers(make):
 
 @over_flavours
 def test_groups_of_another_optimizer_can_be_taken_over(make):
-    """Some tools build an optimizer from the groups of one that has been used; its bundle is not theirs."""
+    """Some tools build an optimizer from the groups of a used one; the bundle must not be taken over."""
     model = network()
     train(model, optimizer := make(model.parameters()), batches(2))
     optimizer.state_dict()

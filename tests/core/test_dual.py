@@ -1,4 +1,4 @@
-"""The dual is solved exactly on the host, in C and in NumPy, whatever the problem."""
+"""The dual is solved exactly on the host, in C and in NumPy, for hard problems of all kinds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDS_LIBRARY = pytest.mark.skipif(dual.library is None, reason="there was no C 
 
 @pytest.fixture(params=[pytest.param("C", marks=NEEDS_LIBRARY), "NumPy"], scope="module", autouse=True)
 def _solver(request):
-    """All tests hold for both implementations."""
+    """Run all tests with both implementations."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "NumPy":
             patch.setattr(dual, "library", None)
@@ -35,7 +35,7 @@ def assert_solved(Q: np.ndarray, b: np.ndarray, solution: DualSolution) -> None:
 
 
 def of_a_bundle(rng: np.random.Generator, n: int) -> Problem:
-    """A problem as the optimizers have it: the bound last, zero and duplicate gradients, losses down to 1e-14."""
+    """Return a problem as in an optimizer: the bound last, zero and duplicate gradients, losses down to 1e-14."""
     Q, b = degenerate(rng, n)
     Q[-1] = Q[:, -1] = b[-1] = 0.0
     other, scale = rng.integers(n), 10.0 ** rng.uniform(-14, 3)
@@ -56,7 +56,7 @@ def test_hard_problems(n, problem):
 
 
 def test_fuzzed():
-    """Problems of all kinds and sizes. For many of them: BORAT_FUZZ=100000 pytest -k fuzzed."""
+    """Problems of all kinds and sizes. To test more of them: BORAT_FUZZ=100000 pytest -k fuzzed."""
     rng = np.random.default_rng(0)
     for _ in range(int(os.environ.get("BORAT_FUZZ", "500"))):
         Q, b = extreme(rng, int(rng.integers(1, 33 if rng.random() < 0.3 else 11)))
@@ -174,7 +174,7 @@ CLOSED_FORMS = {
     "ZERO": lambda gg, gh, hh, b1, b2: (0.0, 0.0),
     "EALIG": lambda gg, gh, hh, b1, b2: (0.0, b2 / hh),
     "ALIG": lambda gg, gh, hh, b1, b2: (b1 / gg, 0.0),
-    # With offsets b1, b2 (the paper's row has the losses, at gamma = 1, where b2 = loss' + <g, g'>):
+    # In terms of offsets b1, b2. (The paper's row has the losses, for gamma = 1, with b2 = loss' + <g, g'>.)
     "MAX2": lambda gg, gh, hh, b1, b2: (
         (hh - gh + b1 - b2) / (gg - 2 * gh + hh),
         (gg - gh + b2 - b1) / (gg - 2 * gh + hh),
@@ -212,7 +212,7 @@ def test_the_papers_max2_row_is_in_terms_of_the_losses():
 
 
 def test_a_bound_below_zero_is_not_taken_for_zero():
-    """Algorithm 1 starts at d_max = 0, which is right for a bound of 0 only."""
+    """Algorithm 1 starts at d_max = 0, which is correct only for a bound of 0."""
     solution = solve_dual([[1.0, 0.0], [0.0, 0.0]], [-5.0, -7.0])
     assert solution.support == (0,)
     assert solution.value == -5.5

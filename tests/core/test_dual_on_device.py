@@ -1,4 +1,4 @@
-"""Batches of duals: solved as exactly as on the host, and without waiting for a value."""
+"""Batches of duals are solved as exactly as on the host, and without device syncs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_any_small_problem(data, n, d):
 
 @pytest.mark.parametrize("n", range(1, LIMIT + 1))
 def test_weights_equal_the_hosts(n):
-    """Where there is one solution."""
+    """For problems with a unique solution."""
     A = torch.randn(50, n, n + 2, dtype=torch.float64)
     A[:, 0] = 0.0
     Q, b = A @ A.mT, torch.randn(50, n, dtype=torch.float64)
@@ -124,8 +124,8 @@ def test_rejects(Q, b, message):
 
 
 @pytest.mark.parametrize("n", range(1, LIMIT + 1))
-def test_never_waits_for_a_gpu(n):
-    """Tensors without values: to ask for one is an error, as the last line makes sure of."""
+def test_no_device_sync(n):
+    """Fake tensors have no values: reading one is an error, which the last line verifies."""
     with FakeTensorMode():
         for shape in ((3,), (2, 3)):
             Q, b = torch.empty(*shape, n, n, device="cuda"), torch.empty(*shape, n, device="cuda")

@@ -1,4 +1,4 @@
-"""FreeBORAT does what its six steps say: compared with a literal twin, with closed forms, and at the extremes."""
+"""FreeBORAT equals its six documented steps: a literal twin, closed forms, and extreme inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def twin(model, data, bundle_size=3, *, radius=None, **options):
 
 
 def result(model, optimizer) -> torch.Tensor:
-    """The average; the training does not notice that somebody has looked."""
+    """Return the average, and check that reading it does not affect training."""
     before = vector(model)
     optimizer.eval()
     average = vector(model)
@@ -130,7 +130,7 @@ def test_bundle_of_two_is_a_share_of_the_polyak_step():
 
 @pytest.mark.parametrize("capturable", [False, True])
 def test_vanishing_gradients_make_no_endless_steps(capturable):
-    """The loss stays and its gradients vanish: Polyak steps grow without end, that of all batches together does not."""
+    """The loss stays and its gradients vanish: single Polyak steps grow without bound, the joint one does not."""
     sizes: dict[float | None, list[float]] = {None: [], 0.5: []}
     for aim, steps in sizes.items():
         weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
@@ -153,7 +153,7 @@ def test_vanishing_gradients_make_no_endless_steps(capturable):
 
 
 def falling(optimizer: FreeBORAT, w: nn.Parameter, losses: list[float]) -> list[float]:
-    """The gaps of batches with these losses and gradients that see all of what the loss falls."""
+    """Return the gaps for these losses, with gradients that account for the whole fall of the loss."""
     gaps = []
     for loss in losses:
         w.grad = torch.ones_like(w)
@@ -164,7 +164,7 @@ def falling(optimizer: FreeBORAT, w: nn.Parameter, losses: list[float]) -> list[
 
 @pytest.mark.parametrize("capturable", [False, True])
 def test_the_gap_of_a_loss_that_falls_like_a_root(capturable):
-    """For f* + C / sqrt(k) the average so far is above the loss by what is left: the gap is a multiple of it."""
+    """For f* + C / sqrt(k), the average so far exceeds the loss by the gap; the estimate is a multiple of it."""
     w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     optimizer = FreeBORAT([w], 2, capturable=capturable)
     falling(optimizer, w, [7.0 + 2.0 / math.sqrt(k) for k in range(1, 1001)])
@@ -259,7 +259,7 @@ def test_one_exploding_batch_costs_little(at, what):
     "first", [[(3.0, 1.0), (3.0, 1.0)], [(0.0, 0.0), (3.0, 1.0)]], ids=["equal losses", "no gradient"]
 )
 def test_a_start_that_tells_no_scale(first, capturable):
-    """Two equal losses, or a first batch without a gradient, do not stop the training."""
+    """Two equal first losses, or a first batch without a gradient, do not stop training."""
     w = nn.Parameter(torch.tensor([3.0], dtype=torch.float64))
     optimizer = FreeBORAT([w], 2, capturable=capturable)
     for loss, slope in first:
@@ -368,7 +368,7 @@ def test_a_loss_below_the_bound_is_warned_of_and_never_climbs(bundle_size):
     ids=["zero", "duplicate", "opposite", "short", "long", "mixed", "zero between"],
 )
 def test_extreme_gradients(gradients, dtype, bundle_size, backend, monkeypatch):
-    """No NaN, and no step that goes below the target of the newest piece, in the metric's own model."""
+    """Steps are never NaN, and never go below the target of the newest piece in the metric's model."""
     use_backend(backend, monkeypatch)
     w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=dtype))
     optimizer = FreeBORAT([w], bundle_size)
@@ -383,7 +383,7 @@ def test_extreme_gradients(gradients, dtype, bundle_size, backend, monkeypatch):
         assert all(math.isfinite(x) for x in (*info.alpha, *info.offsets, info.step_norm, info.step_size))
         if not g.any():
             assert info.step_norm == 0.0
-    assert optimizer.dropped_batches <= 1  # of those that differ by many orders of magnitude, one is an outlier
+    assert optimizer.dropped_batches <= 1  # among gradients that differ by many orders of magnitude, one is an outlier
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -411,7 +411,7 @@ def test_non_finite_batches_leave_no_trace(bad, where, bundle_size):
 
 @pytest.mark.parametrize("bundle_size", [3, 5])
 def test_a_gradient_missing_at_times_is_zero(bundle_size):
-    """Also one that is missing at first: then the parameter joins late, as if its gradients had been zero."""
+    """If it is missing at first, the parameter joins later, as if its gradients had been zero."""
 
     def run(explicit_zero):
         torch.manual_seed(0)
@@ -442,7 +442,7 @@ def test_a_frozen_parameter_stays():
 
 @pytest.mark.parametrize("bundle_size", [2, 5])
 def test_it_interpolates(bundle_size):
-    """Least squares that can be solved: the average goes to zero loss."""
+    """On least squares that can be solved, the loss of the average goes to zero."""
     torch.manual_seed(0)
     model = nn.Linear(40, 1, bias=False).double()
     x = torch.randn(20, 40, dtype=torch.float64)
@@ -460,7 +460,7 @@ def test_it_interpolates(bundle_size):
 
 
 def test_beta_that_a_schedule_changes():
-    """The average is where it was, whatever beta the next point is made with."""
+    """A change of beta does not move the average."""
     model, data = network(), batches(12)
     optimizer = FreeBORAT(model.parameters())
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2.0, total_steps=12)

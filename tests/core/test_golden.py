@@ -1,4 +1,4 @@
-"""The authors' own code takes the same trajectory: every trial point, iterate and alpha."""
+"""Trajectories equal those of the authors' code: every trial point, iterate and alpha."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_there_are_cases():
 @pytest.mark.parametrize("backend", [*BACKENDS, None])
 @pytest.mark.parametrize("case", CASES)
 def test_trajectory(case, backend, monkeypatch):
-    """Without a backend of the host, the steps are those that a GPU would take."""
+    """A backend of None means steps as on a GPU."""
     if backend is not None:
         use_backend(backend, monkeypatch)
     record = {key.split("/")[1]: GOLDEN[key] for key in GOLDEN if key.startswith(case + "/")}

@@ -49,10 +49,10 @@ def test_hinge_vanishes_with_a_margin_and_not_before():
 
 @pytest.mark.parametrize("margin", [0.0, 0.5, 1.0])
 def test_smooth_hinge(batch, margin):
-    """A mean of the leads over the true class, weighted by the softmax, or the hinge loss where that is negative."""
+    """The softmax-weighted mean of the leads over the true class, or the hinge loss if that mean is negative."""
     scores, target = batch
     scores = (3.0 * scores).detach().requires_grad_()
-    target[::2] = scores.argmax(1)[::2]  # some are right, with a margin or without
+    target[::2] = scores.argmax(1)[::2]  # some are classified correctly, with or without a margin
     expected, gradients = [], torch.zeros_like(scores)
     for i, (s, y) in enumerate(zip(scores.tolist(), target.tolist(), strict=True)):
         leads = [s[j] - s[y] + (margin if j != y else 0.0) for j in range(7)]
@@ -109,8 +109,8 @@ def test_large_scores(size, dtype):
 @pytest.mark.parametrize(
     "loss", [TopKCrossEntropyLoss(1), TopKCrossEntropyLoss(2), MultiClassHingeLoss(), SmoothHingeLoss()]
 )
-def test_classes_can_be_ruled_out(loss):
-    """With a score of minus infinity; also all but the true one."""
+def test_classes_can_be_masked(loss):
+    """By a score of minus infinity; even all classes but the true one."""
     impossible = -torch.inf
     scores = torch.tensor([[0.0, 3.0, impossible, impossible], [2.0, impossible, impossible, impossible]])
     scores.requires_grad_()

@@ -1,4 +1,4 @@
-"""The monitor writes what the optimizer did, and only then."""
+"""The monitor logs completed updates, and nothing else."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_numbers_are_those_of_the_last_step(bundle_size):
 
 @pytest.mark.parametrize("bundle_size", [2, 3, 5])
 def test_numbers_of_free_borat(bundle_size):
-    """A row for each batch; the first ones have fewer pieces."""
+    """There is a row for each batch; the first have fewer pieces."""
     model, rows = network(), []
     optimizer = FreeBORAT(model.parameters(), bundle_size)
     Monitor(optimizer, rows.append)
@@ -83,8 +83,8 @@ def test_every_counts_updates_and_close_ends_it():
     assert len(rows) == 3
 
 
-def test_nothing_is_done_where_nothing_is_updated(monkeypatch):
-    """Open bundles write nothing, dropped batches only their number, and no tensor is touched."""
+def test_nothing_is_logged_without_an_update(monkeypatch):
+    """Open bundles log nothing, dropped batches only their number, and no tensor is read."""
     model, rows = network(), []
     optimizer = BORAT(model.parameters(), bundle_size=3)
     monitor = Monitor(optimizer, rows.append)

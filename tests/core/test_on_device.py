@@ -1,4 +1,4 @@
-"""Steps on the device: they never wait for it, take the host's trajectories, and compile to one graph."""
+"""Steps on the device: no device syncs, the same trajectories as on the host, one compiled graph."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from problems import batches, network
 
 
 class NoTransfers(TorchDispatchMode):
-    """Refuses copies between host and GPU. Tensors without values allow them, though the host waits for them."""
+    """Raise an error for copies between host and GPU, which sync. Fake tensors alone would allow them."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
@@ -33,7 +33,7 @@ class NoTransfers(TorchDispatchMode):
 
 
 class WithoutRuntime(TorchFunctionMode):
-    """Without a CUDA runtime, PyTorch's ``copy_`` and ``[]`` refuse fake CUDA tensors; the operators in them do not."""
+    """Replace ``copy_`` and ``[]`` by their operators: only these accept fake CUDA tensors without a CUDA runtime."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is torch.Tensor.copy_:
@@ -54,7 +54,7 @@ class WithoutRuntime(TorchFunctionMode):
 
 @pytest.fixture
 def fake_gpu():
-    """Tensors without values: to ask for one is an error."""
+    """Fake CUDA tensors, which have no values: reading one is an error."""
     with FakeTensorMode(), NoTransfers(), WithoutRuntime():
         yield
 
@@ -76,7 +76,7 @@ def make(name: str, params: Any, **more: Any) -> Any:
     return kind(params, **{**options, **more})
 
 
-# Nobody waits
+# No device syncs
 
 
 def layers() -> list[nn.Parameter]:
@@ -91,21 +91,21 @@ def take_steps(optimizer: Any, count: int) -> None:
 
 
 @over_optimizers
-def test_never_waits_for_a_gpu(name, fake_gpu):
+def test_no_device_sync(name, fake_gpu):
     optimizer = make(name, layers())
     take_steps(optimizer, 9)
-    with pytest.raises(DataDependentOutputException):  # so there is something to wait for
+    with pytest.raises(DataDependentOutputException):  # the numbers are on the device
         _ = optimizer.last_step
 
 
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
 @over_constraints
-def test_never_waits_with_a_constraint(name, constraint, fake_gpu):
+def test_no_device_sync_with_a_constraint(name, constraint, fake_gpu):
     take_steps(make(name, layers(), constraint=constraint), 3)
 
 
 @over_optimizers
-def test_never_waits_with_groups_and_rates_on_the_gpu(name, fake_gpu):
+def test_no_device_sync_with_groups_and_rates_on_the_gpu(name, fake_gpu):
     params = layers()
     own = {"weight_decay": 0.1} if "Free" in name else {"momentum": 0.5}
     rates = {"lr": None} if "cap" in name else {"lr": torch.full((), 0.1, device="cuda")}
@@ -116,7 +116,7 @@ def test_never_waits_with_groups_and_rates_on_the_gpu(name, fake_gpu):
 
 
 def points_of(optimizer: Any, data: list, spoil: Any = lambda i, model: 1.0) -> list[torch.Tensor]:
-    """The parameters after each batch; ``spoil`` may change the gradients, and returns a factor on the loss."""
+    """Return the parameters after each batch; ``spoil`` may change the gradients and returns a factor on the loss."""
     model, points = optimizer.model, []
     for i, (x, y) in enumerate(data):
         optimizer.zero_grad()
@@ -129,7 +129,7 @@ def points_of(optimizer: Any, data: list, spoil: Any = lambda i, model: 1.0) -> 
 
 
 def both(name: str, dtype: torch.dtype = torch.float64, **options: Any) -> tuple[Any, Any]:
-    """On the host and on the device, with two parameter groups."""
+    """Return an optimizer on the host and one on the device, with two parameter groups each."""
     optimizers = []
     for capturable in (False, True):
         torch.manual_seed(0)
@@ -206,7 +206,7 @@ def test_batches_that_are_dropped_or_lack_gradients(name):
 @over_optimizers
 @pytest.mark.filterwarnings("ignore:.*dropped")
 def test_a_dropped_batch_leaves_the_point_where_it_is(name):
-    """Bit for bit, also if somebody has evaluated the model since: its gradients are not finite, and zero times NaN."""
+    """Bit for bit, also after an evaluation: the stored gradient is NaN, and zero times NaN is NaN."""
     _, device = both(name)
     for i, batch in enumerate(batches(8)):
         points_of(device, [batch])
@@ -252,7 +252,7 @@ def test_complex_sparse_and_strided_parameters(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pieces_that_cancel_each_other(dtype):
-    """All gradients are parallel: the square of a step is a small difference of large numbers, and may be none."""
+    """All gradients are parallel: the square of a step is a small difference of large numbers, and may be zero."""
 
     def run(capturable):
         weight = nn.Parameter(torch.ones(3, dtype=dtype))
@@ -304,12 +304,12 @@ def test_empty_parameters(name):
     assert not torch.equal(params[-1], torch.ones(3))
 
 
-# When somebody looks
+# Reading the state
 
 
 @over_optimizers
 @pytest.mark.parametrize("to_device", [False, True])
-def test_a_checkpoint_goes_on_on_the_other_side(name, to_device):
+def test_a_checkpoint_resumes_on_the_other_side(name, to_device):
     data = batches(12)
     for split in range(8):
         host, device = both(name)
@@ -342,7 +342,7 @@ def test_evaluation_and_flush(name):
         assert_alike(host, device)
 
 
-def test_warnings_come_when_somebody_looks():
+def test_warnings_appear_when_the_state_is_read():
     _, device = both("FreeBORAT3", lower_bound=100.0, aim=0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -358,7 +358,7 @@ def test_warnings_come_when_somebody_looks():
         _ = device.last_step
 
 
-def test_what_is_read_between_two_steps_stays_the_same_object():
+def test_last_step_is_the_same_object_until_the_next_update():
     _, device = both("BORAT3")
     points_of(device, batches(2))
     info = device.last_step
@@ -368,7 +368,7 @@ def test_what_is_read_between_two_steps_stays_the_same_object():
     assert device.last_step is not info
 
 
-# Who takes the step
+# Where steps run
 
 
 @pytest.mark.parametrize(
@@ -382,17 +382,17 @@ def test_what_is_read_between_two_steps_stays_the_same_object():
         ({"capturable": True, "same_batch": True}, False),
     ],
 )
-def test_who_takes_the_step(options, expected):
+def test_where_steps_run(options, expected):
     optimizer = BORAT(network().parameters(), **options)
     assert optimizer._is_on_device() is expected
 
 
-def test_a_gpu_takes_it_unless_told_not_to(fake_gpu):
+def test_steps_run_on_a_gpu_by_default(fake_gpu):
     assert FreeBORAT(layers())._is_on_device()
     assert not FreeBORAT(layers(), capturable=False)._is_on_device()
 
 
-def test_capturable_is_a_choice():
+def test_capturable_is_checked():
     with pytest.raises(ValueError, match="capturable must be True or False, got 'yes'"):
         FreeBORAT(network().parameters(), capturable="yes")
 
@@ -407,7 +407,7 @@ NEW_COMPILER = hasattr(torch._dynamo.config, "trace_autograd_ops")
 @pytest.mark.parametrize("name", ["ALIG", "BORAT3", "FreeBORAT3"])
 @pytest.mark.parametrize("whole", [False, True], ids=["step", "training step"])
 def test_compiles_to_one_graph(name, whole):
-    """The first step makes the state; then one graph takes all others."""
+    """The first step creates the state; one graph runs all others."""
     if whole and not NEW_COMPILER:
         pytest.skip("this PyTorch compiles no backward pass")
     torch._dynamo.reset()
@@ -444,6 +444,6 @@ def test_the_first_step_is_not_compiled():
     _, device = both("FreeBORAT3")
     for p in device.model.parameters():
         p.grad = torch.ones_like(p)
-    told = "the first step must run uncompiled" if NEW_COMPILER else "missing: WITH_EXCEPT_START"
-    with pytest.raises(Exception, match=told):
+    message = "the first step must run uncompiled" if NEW_COMPILER else "missing: WITH_EXCEPT_START"
+    with pytest.raises(Exception, match=message):
         torch.compile(lambda: device.step(loss=1.0), fullgraph=True, backend="aot_eager")()

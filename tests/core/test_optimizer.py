@@ -1,4 +1,4 @@
-"""BORAT does what the paper says: compared with a literal twin, with SGD, and where it must arrive."""
+"""BORAT equals the paper's algorithm: a literal twin, SGD, closed forms and known limits."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_alig_without_a_cap_takes_the_polyak_step():
 
 @pytest.mark.parametrize("lr", [10.0, 1e3, 1e8])
 def test_nonconvex_example_in_one_update(lr):
-    """f(w) = w^2 - |w|^3 from 0.6: BORAT3 lands on the minimum, ALI-G jumps to and fro."""
+    """f(w) = w^2 - |w|^3 from 0.6: BORAT3 reaches the minimum, ALI-G jumps back and forth."""
 
     def run(bundle_size, updates):
         w = nn.Parameter(torch.tensor(0.6, dtype=torch.float64))
@@ -110,9 +110,9 @@ def test_nonconvex_example_in_one_update(lr):
             path.append(w.item())
         return path
 
-    # Two large steps cancel, so that the rounding of alpha is felt in proportion to lr.
+    # Two large steps cancel, so rounding errors of alpha are multiplied by lr.
     assert run(3, 1)[0] == pytest.approx(0.0, abs=1e-15 * lr)
-    # The cycle is unstable: rounding grows by a factor of 16 in each update and breaks it in the end.
+    # The cycle is unstable: rounding errors grow by a factor of 16 with each update and finally break it.
     oscillating = np.array(run(2, 6))
     assert (np.abs(np.abs(oscillating) - 0.6) < 1e-6).all()
     assert (oscillating[1:] * oscillating[:-1] < 0).all()
@@ -174,7 +174,7 @@ def test_step_norm_with_groups():
     assert optimizer.last_step.step_norm == pytest.approx((after - before).norm().item(), rel=1e-12)
 
 
-# What the optimizer says of itself
+# StepInfo
 
 
 def test_step_info_solves_the_dual_it_reports():
@@ -343,7 +343,7 @@ def test_lr_changed_within_a_bundle_counts_from_the_next():
 
 @pytest.mark.parametrize("bundle_size", [1, 2, 3])
 def test_momentum_that_is_switched_off_and_on(bundle_size):
-    """v = momentum * v + u also while the momentum is zero, where v is the last step alone."""
+    """v = momentum * v + u also holds while the momentum is zero: then v is the last step."""
     model, data = network(), batches(12 * max(bundle_size - 1, 1))
     optimizer = BORAT(model.parameters(), 0.5, bundle_size)
     centre = parameters_to_vector(model.parameters()).detach().clone()

@@ -33,7 +33,7 @@ def test_accumulated_gradients_equal_the_large_batch(bundle_size):
 
 
 def fit(model: nn.Module, autocast: bool, dtype: torch.dtype, steps: int = 200) -> float:
-    """The last loss on a problem that the network can solve."""
+    """Return the last loss on a problem that the network can solve."""
     torch.manual_seed(0)
     x = torch.randn(64, 5).to(dtype)
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
@@ -65,7 +65,7 @@ def test_pure_bfloat16_trains():
 @pytest.mark.parametrize("bundle_size", [1, 2, 3, 5])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_float32_up_to_rounding(bundle_size, dtype):
-    """Also for tensors so long that kernels take them in vectors of 16 or 32 elements."""
+    """Also for tensors that are long enough for vector instructions on 16 or 32 elements."""
     params = [nn.Parameter(torch.ones(100, dtype=d)) for d in (dtype, torch.float32)]
     for p in params:
         optimizer = BORAT([p], 0.02, bundle_size)
@@ -106,7 +106,7 @@ def test_running_statistics_move_once_for_each_update(momentum):
                     **{k: v for k, v in reference.state_dict().items() if "running" in k or "num" in k},
                 }
             )
-            reference(x)  # what one forward pass at the centre makes of the statistics
+            reference(x)  # the statistics after one forward pass at the centre
         evaluations = 0
 
         def closure(x=x, y=y):

@@ -1,4 +1,4 @@
-"""What surprises: states of other optimizers, losses that were told for nothing, parameters that are not there yet."""
+"""Unusual situations: foreign states, losses of skipped steps, parameters on the meta device."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ every_optimizer = pytest.mark.parametrize("make", OURS.values(), ids=OURS)
 
 
 def trained(make, model):
-    """An optimizer in the middle of a bundle, where there are such."""
+    """Return an optimizer in the middle of a bundle, if it has bundles."""
     optimizer = make(model.parameters())
     train(model, optimizer, batches(6))
     return optimizer
 
 
 def foreign_states(make):
-    """States that do not belong to this optimizer on ``network()``, and what is said of them."""
+    """Yield states that do not fit this optimizer on ``network()``, and the expected errors."""
     model = network()
     for other in (
         torch.optim.SGD(model.parameters(), momentum=0.9),
@@ -70,11 +70,11 @@ def test_a_foreign_state_is_refused_and_changes_nothing(make, capturable, case):
     assert torch.equal(parameters_to_vector(model.parameters()), parameters_to_vector(twin_model.parameters()))
     after = train(model, optimizer, batches(9, seed=2))
     for ours, twins in zip(after, train(twin_model, twin, batches(9, seed=2)), strict=True):
-        assert torch.equal(ours, twins), "it goes on as if nothing had been loaded"
+        assert torch.equal(ours, twins), "the failed load has no effect"
 
 
 def damaged_states(state):
-    """What may be left of a state, such as of a file that was put together by hand."""
+    """Yield damaged states, such as from a file that was assembled by hand."""
     first, *others = state["param_groups"]
     yield None
     yield {}
@@ -101,7 +101,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(make, capturable):
     train(model, optimizer, batches(7))
     weights, before = parameters_to_vector(model.parameters()), copy.deepcopy(optimizer.state_dict())
     cases = [*damaged_states(before)]
-    if before["state"][0].get("active"):  # the bundle goes on with gradients
+    if before["state"][0].get("active"):  # the bundle continues with gradients
         cases.append({**before, "state": {}})
     for case in cases:
         with pytest.raises(ValueError, match=r"state_dict must|doesn't match"):
@@ -117,7 +117,7 @@ def assert_same(found, expected):
         torch.testing.assert_close(found["state"][key], state, rtol=0.0, atol=0.0)
 
 
-def tell(model, optimizer, batch, *, factor=1.0):
+def observe(model, optimizer, batch, *, factor=1.0):
     x, y = batch
     loss = factor * nn.functional.cross_entropy(model(x), y)
     loss.backward()
@@ -126,20 +126,20 @@ def tell(model, optimizer, batch, *, factor=1.0):
 
 @every_optimizer
 @pytest.mark.parametrize("zero_grad", ["model", "optimizer", "optimizer, kept"])
-def test_a_loss_told_for_a_skipped_step_is_forgotten(make, zero_grad):
+def test_the_observed_loss_of_a_skipped_step_is_discarded(make, zero_grad):
     skipped, first, second = batches(3)
     model = network()
     twin_model = copy.deepcopy(model)
     optimizer, twin = make(model.parameters()), make(twin_model.parameters())
-    tell(model, optimizer, skipped)
+    observe(model, optimizer, skipped)
     if zero_grad == "model":
         model.zero_grad()
     else:
         optimizer.zero_grad(set_to_none=zero_grad == "optimizer")
     for batch in (first, second):
-        tell(model, optimizer, batch)
-        tell(twin_model, twin, batch)
-        assert float(optimizer.step()) == float(twin.step()), "of this batch alone"
+        observe(model, optimizer, batch)
+        observe(twin_model, twin, batch)
+        assert float(optimizer.step()) == float(twin.step()), "the loss of this batch only"
         model.zero_grad()
         twin_model.zero_grad()
     assert torch.equal(parameters_to_vector(model.parameters()), parameters_to_vector(twin_model.parameters()))
@@ -151,14 +151,14 @@ def test_losses_of_micro_batches_still_add_up(make):
     optimizer = make(model.parameters())
     losses = []
     for batch in batches(2):
-        tell(model, optimizer, batch, factor=0.5)
+        observe(model, optimizer, batch, factor=0.5)
         losses.append(0.5 * nn.functional.cross_entropy(model(batch[0]), batch[1]).item())
     assert float(optimizer.step()) == pytest.approx(sum(losses))
 
 
 @pytest.fixture
 def _parameters_stay_the_same():
-    """Let a model that is materialised keep its parameters, which an optimizer has already."""
+    """Keep the parameters of a model when it is materialised, since the optimizer refers to them."""
     torch.__future__.set_swap_module_params_on_conversion(True)
     yield
     torch.__future__.set_swap_module_params_on_conversion(False)
@@ -166,7 +166,7 @@ def _parameters_stay_the_same():
 
 @every_optimizer
 @pytest.mark.usefixtures("_parameters_stay_the_same")
-def test_meta_parameters_are_projected_once_they_are_there(make):
+def test_meta_parameters_are_projected_once_materialised(make):
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
     optimizer = make(model.parameters(), constraint=L2Ball(1.0))

@@ -1,4 +1,4 @@
-"""The C sources on random input, under two sanitizers; `make sanitize` goes on for longer."""
+"""The C sources on random input, under two sanitizers; `make sanitize` tests more input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="needs make and a C compiler")
-def test_nothing_beside_the_tensors_is_touched():
+def test_no_access_outside_the_tensors():
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     command = ["make", "sanitize", "ROUNDS=20"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)

@@ -41,7 +41,7 @@ over_pieces = pytest.mark.parametrize("pieces", PIECES)
 
 @pytest.fixture
 def threads(request):
-    """The number of threads."""
+    """Parametrise the number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -54,13 +54,13 @@ def _random(seed: int, dtype: torch.dtype, size: int) -> Tensor:
 
 
 class Case:
-    """Parameters with gradients and state, each tensor within a larger one, and the vectors of a batch.
+    """Parameters with gradients and state, each a slice of a larger tensor, and the vectors of a batch.
 
     Args:
-        backend: what takes them.
-        pieces: the number of gradients, the newest included.
+        backend: the implementation.
+        pieces: number of gradients, the newest included.
         dtype: of the parameters.
-        keys: what is kept besides the gradients.
+        keys: names of the tensors besides the gradients.
         scale: factor on the gradients and their roots of mean squares.
     """
 
@@ -125,7 +125,7 @@ class Case:
     def metric_move(
         self, coefficients: np.ndarray, row: int = 0, *, ok: bool = True, is_constrained: bool = False
     ) -> None:
-        """``products`` come before."""
+        """Call :meth:`products` first."""
         self.vectors.metric_move(
             self.numbers(coefficients),
             self.number(DECAY),
@@ -136,7 +136,7 @@ class Case:
         )
 
     def assert_values(self, tolerance: float | None = None, **expected: Tensor) -> None:
-        """Check that only what is expected has changed."""
+        """Check the expected changes, and that nothing else has changed."""
         for key, value in self.values().items():
             if key in expected:
                 bound = 64 * torch.finfo(self.dtype).eps if tolerance is None else tolerance
@@ -183,7 +183,7 @@ def test_gram_row(pieces, dtype, backend):
 @over_pieces
 @pytest.mark.parametrize("has_momentum", [False, True])
 def test_move(has_momentum, pieces, dtype, backend):
-    """From the first piece of a bundle to the last."""
+    """At every position of a bundle."""
     keys = (*(["centre"] if pieces > 1 else []), *(["velocity"] if has_momentum else []))
     for row in {0, pieces // 2, pieces - 1}:
         case = Case(backend, pieces, dtype, *keys)
@@ -207,7 +207,7 @@ def test_move(has_momentum, pieces, dtype, backend):
 @pytest.mark.parametrize("completes", [False, True])
 @pytest.mark.parametrize("pieces", PIECES[1:])
 def test_move_along_the_kept_gradients(pieces, completes, dtype, backend):
-    """As ``train`` and ``flush`` do, whatever the newest gradient is."""
+    """As in ``train`` and ``flush``; the newest gradient does not matter."""
     case = Case(backend, pieces, dtype, "centre", "velocity")
     old, row = case.before, pieces - 2
     if backend != "kernels":
@@ -225,7 +225,7 @@ def test_move_along_the_kept_gradients(pieces, completes, dtype, backend):
 
 @NEEDS_KERNELS
 def test_kernels_round_once():
-    """In float32 they are as exact as float32 can be."""
+    """Their results in float32 are the rounded exact results."""
     case = Case("kernels", 2, torch.float32, "centre")
     case.move(np.array([1 / 3, 1e-7]), 1, completes=True, momentum=0.0)
     old = case.before
@@ -249,7 +249,7 @@ def products_of(old: dict[str, Tensor], metric: Metric = METRIC) -> tuple[Tensor
 
 
 def moved(old: dict[str, Tensor], coefficients: np.ndarray, metric: Metric = METRIC) -> dict[str, Tensor]:
-    """Return what a step makes of the centre, the weights and the roots."""
+    """Return the centre, the weights and the roots after a step."""
     root, D = metric_of(old, metric)
     y, z = old["weights"], old["centre"]
     new = z - torch.from_numpy(coefficients) @ (old["rows"] / D) - DECAY * y
@@ -271,7 +271,7 @@ def test_metric_products(pieces, dtype, backend):
 @pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-20, 1e20, 1e30, 1e36])
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_metric_products_of_extreme_gradients(pieces, scale, backend):
-    """Also where products leave the range of float32."""
+    """Also if products leave the range of float32."""
     case = Case(backend, pieces, torch.float32, "centre", "rms", scale=scale)
     expected = products_of(case.before)
     found = case.products(**({} if backend == "kernels" else {"precise": True}))
@@ -304,7 +304,7 @@ def test_metric_move(pieces, is_constrained, dtype, backend):
 @over_host
 @pytest.mark.parametrize(("scale", "coefficient"), [(1e-30, 1e22), (1e-30, 1e45), (1e30, 1e-3), (1e30, 1e-42)])
 def test_coefficients_beyond_float32(scale, coefficient, backend):
-    """As long as the result is within it."""
+    """If the result is within the range of float32."""
     metric = METRIC._replace(eps=1e-8 if coefficient < 1e40 else 1.0)
     case = Case(backend, 1, torch.float32, "centre", "rms", scale=scale)
     case.products(metric)
@@ -320,7 +320,7 @@ def test_coefficients_beyond_float32(scale, coefficient, backend):
     torch.testing.assert_close(case.values()["weights"], expected, rtol=1e-5, atol=1e-5)
 
 
-# Of both
+# Both
 
 
 @pytest.mark.parametrize("backend", ["torch", "device"])
@@ -343,7 +343,7 @@ def test_bfloat16(backend):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", [0, 39_999])
 def test_gradients_that_are_not_finite(where, bad, dtype, backend):
-    """They show in the products, and a dropped batch changes nothing."""
+    """The products are not finite, and the dropped batch changes nothing."""
     for keys in (("centre", "velocity"), ("centre", "rms")):
         case = Case(backend, 2, dtype, *keys)
         case.part.slots[-1].param.grad[where] = bad
@@ -366,7 +366,7 @@ def test_gradients_that_are_not_finite(where, bad, dtype, backend):
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("threads", THREADS, indirect=True)
 def test_bits_depend_neither_on_the_threads_nor_on_the_caches(threads, is_large, dtype, monkeypatch):
-    """Long vectors are written past the caches, in runs of 16 bytes, wherever they begin and end."""
+    """Long vectors bypass the caches, in blocks of 16 bytes, at any alignment."""
 
     def results() -> list[Tensor]:
         found = []
@@ -406,7 +406,7 @@ def test_backward_through_overwritten_weights_is_noticed(backend, cls, monkeypat
 @pytest.mark.parametrize("cls", [BORAT, FreeBORAT])
 @pytest.mark.parametrize(("first", "then"), [BACKENDS, BACKENDS[::-1]])
 def test_backends_take_over_from_each_other(first, then, cls, monkeypatch):
-    """A checkpoint of a machine with kernels continues on one without, also within a bundle."""
+    """A checkpoint from a machine with kernels resumes on one without, also within a bundle."""
     model, data = network(), batches(15)
     whole = copy.deepcopy(model)
     expected = train(whole, cls(whole.parameters(), bundle_size=4), data)[-1]
@@ -425,7 +425,7 @@ def test_backends_take_over_from_each_other(first, then, cls, monkeypatch):
 
 
 class Wrapper(torch.Tensor):
-    """A tensor without memory of its own, as quantised and asynchronous ones are."""
+    """A tensor subclass without memory of its own, like quantised and asynchronous tensors."""
 
     @staticmethod
     def __new__(cls, inner):
@@ -463,7 +463,7 @@ def test_gradients_that_are_not_what_their_memory_says(backend, disguise, monkey
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Compile for the CPU as for a GPU, and forget what was compiled before."""
+    """Compile for the CPU as for a GPU, with empty caches."""
     use_backend("torch", monkeypatch)
     monkeypatch.setattr(in_torch, "_not_compilable", set())
     in_torch._compile.cache_clear()
@@ -475,7 +475,7 @@ def compiled(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own imports
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from the compiler's imports
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("cls", [BORAT, FreeBORAT])
 def test_compiled_steps_are_those_of_the_host(cls, capturable, compiled):
@@ -492,7 +492,7 @@ def test_compiled_steps_are_those_of_the_host(cls, capturable, compiled):
 @pytest.mark.slow
 @pytest.mark.parametrize("cls", [BORAT, FreeBORAT])
 def test_compiled_for_many_sizes(cls, compiled, monkeypatch):
-    """Dynamo compiles a function for 8 cases at most; the length of a vector must not be one of them."""
+    """Dynamo compiles a function for at most 8 cases; they must not depend on the length of a vector."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     params = [nn.Parameter(torch.ones(size)) for size in range(2, 14)]
     optimizer = cls([{"params": p} for p in params])
@@ -505,13 +505,13 @@ def test_compiled_for_many_sizes(cls, compiled, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capturable", [False, True])
-def test_without_a_compiler_steps_run_as_they_are(capturable, compiled, monkeypatch):
+def test_without_a_compiler_steps_run_uncompiled(capturable, compiled, monkeypatch):
     model, data = network(), batches(4)
     twin = copy.deepcopy(model)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=_broken))
-    with pytest.warns(UserWarning, match="torch.compile failed, so borat.s steps run uncompiled") as told:
+    with pytest.warns(UserWarning, match="torch.compile failed, so borat.s steps run uncompiled") as record:
         points = train(model, FreeBORAT(model.parameters(), capturable=capturable), data)
-    assert len(told) == 1
+    assert len(record) == 1
     compiled.COMPILED_DEVICES.discard("cpu")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

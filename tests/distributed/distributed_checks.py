@@ -1,4 +1,4 @@
-"""What has to hold when several processes train together. Run in each of them by test_distributed.py."""
+"""Checks for several processes that train together. test_distributed.py runs them in each process."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def build(params, lr: float = 0.7, bundle_size: int = 3, **options) -> LossOptim
 
 
 def position(optimizer: LossOptimizer, expected: int) -> bool:
-    """Whether the bundle is where it should be; FreeBORAT's is never open."""
+    """Return True if the bundle has the expected position; FreeBORAT's is never open."""
     return optimizer.bundle_position == (0 if isinstance(optimizer, FreeBORAT) else expected)
 
 
 def whole(model: nn.Module) -> Tensor:
-    """All parameters as one vector, also those that are spread over the processes."""
+    """Return all parameters as one vector, including sharded ones."""
     params = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
     return torch.cat([p.detach().flatten() for p in params])
 
@@ -83,7 +83,7 @@ def train(model: nn.Module, optimizer: LossOptimizer, data, split: bool = True) 
 
 
 def alone(model: nn.Module, data, **options) -> list[Tensor]:
-    """The same training in one process, on whole batches."""
+    """Return the result of the same training in one process, on whole batches."""
     model = copy.deepcopy(model)
     return train(model, build(model.parameters(), reduce_loss=False, **options), data, split=False)
 
@@ -121,7 +121,7 @@ def ddp_equals_one_process(folder):
 
 @check
 def ddp_on_the_device_equals_one_process(folder):
-    """The steps that GPUs would take; also where one process has a batch that all must drop."""
+    """Steps as on GPUs; one process has a batch that all must drop."""
     for size in SIZES:
         torch.manual_seed(0)
         model, data = network(), batches(8)
@@ -161,7 +161,7 @@ def a_loss_that_is_reduced_already(folder):
 
 @check
 def processes_that_train_apart(folder):
-    """A process group of its own, or a loss that is not reduced: no communication."""
+    """With a process group of one, or with a loss that is not reduced, there is no communication."""
     torch.manual_seed(dist.get_rank())
     groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     model, data = network(), batches(4, seed=dist.get_rank())
@@ -219,7 +219,7 @@ def one_collective_for_each_piece(folder):
 
 @check
 def fsdp_equals_one_process(folder):
-    """Linear(5, 7) has rows that two processes cannot share evenly."""
+    """The rows of Linear(5, 7) give uneven shards on two processes."""
     for size in SIZES:
         torch.manual_seed(0)
         model, data = network(), batches(12)
@@ -290,7 +290,7 @@ def eval_and_train_of_shards(folder):
 
 @check
 def validation_between_steps_of_a_root_group(folder):
-    """FSDP keeps the root's parameters gathered after a forward pass that no backward pass follows."""
+    """FSDP keeps the root's parameters gathered after a forward pass without a backward pass."""
     torch.manual_seed(0)
     model, data = network(), batches(6)
     expected = alone(model, data, bundle_size=4, **OPTIONS)
@@ -360,7 +360,7 @@ def tensor_parallel_shards_of_shards(folder):
             assert_equal([whole(spread)], expected[i : i + 1])
 
 
-# Checkpoints: the data of the run, its state after five batches (within a bundle of four), and where it must arrive
+# Checkpoints: the data of the run, its state after five batches (within a bundle of four), and the expected result
 
 
 def checkpoint_run() -> tuple[nn.Module, list, list[Tensor]]:
@@ -390,7 +390,7 @@ def load_checkpoint(model: nn.Module, optimizer: LossOptimizer, folder: Path, fl
 
 @check
 def checkpoint_within_a_bundle(folder):
-    """Save sharded, load sharded; the parent process loads the same files alone."""
+    """Save and load with shards; the parent process loads the same files in a single process."""
     for flatten in (False, True):
         model, data, expected = checkpoint_run()
         spread = sharded(model)
@@ -407,7 +407,7 @@ def checkpoint_within_a_bundle(folder):
 
 @check
 def checkpoints_around_the_first_bundle(folder):
-    """Saved and loaded by optimizers that have seen any number of batches: the keys are always the same."""
+    """The keys are the same for optimizers that have seen any number of batches."""
     for saved in (0, 1, 2, 3, 5):
         model, data, expected = checkpoint_run()
         spread = sharded(model)
@@ -437,7 +437,7 @@ def checkpoint_of_one_process(folder):
 
 @check
 def hybrid_shards(folder):
-    """Shards within pairs of processes, copies across them (needs four processes)."""
+    """Shards within pairs of processes, copies across pairs (needs four processes)."""
     if dist.get_world_size() < 4:
         return
     torch.manual_seed(0)
@@ -462,5 +462,5 @@ def main(rank: int, world: int, names: list[str], folder: Path) -> None:
             results[name] = traceback.format_exc()
         dist.barrier()
     dist.destroy_process_group()
-    time.sleep(0.5)  # PyTorch aborts if the interpreter ends while a thread of gloo still gives a tensor back
+    time.sleep(0.5)  # PyTorch aborts if the interpreter exits while a gloo thread still releases a tensor
     (folder / f"results-{rank}.pickle").write_bytes(pickle.dumps(results))

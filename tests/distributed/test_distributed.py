@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled") 
 
 
 def run(world: int, names: list[str], folder: Path) -> list[dict]:
-    """Run checks in ``world`` processes; the outcome of each check in each process."""
+    """Run checks in ``world`` processes; return the outcome of each check in each process."""
     workers = [start_warm(main, rank, world, names, folder) for rank in range(world)]
     try:
         for worker in workers:

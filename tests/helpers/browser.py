@@ -1,4 +1,4 @@
-"""A headless Chromium for pages that must work offline: open, emulate, and see what went wrong.
+"""A headless Chromium, for tests of pages that must work offline.
 
 A test module imports the fixture: ``from browser import chromium as chromium``.
 """
@@ -22,13 +22,13 @@ OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm
 
 
 class Browser:
-    """A browser window; ``driver`` is selenium's own object for everything else."""
+    """A browser window; ``driver`` is selenium's object."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Show a page from a file at a size and in a colour scheme, with empty logs."""
+        """Clear the logs and open a page from a file, with a window size and a colour scheme."""
         self.resize(width, height)
         self.set_dark(dark)
         self.console_errors()
@@ -36,14 +36,14 @@ class Browser:
         self.driver.get(page.resolve().as_uri())
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """The value that a piece of JavaScript returns."""
+        """Return the value of a piece of JavaScript."""
         return self.driver.execute_script(script, *arguments)
 
     def find(self, selector: str) -> list[Any]:
         return list(self.driver.find_elements("css selector", selector))
 
     def resize(self, width: int, height: int) -> None:
-        """Emulate a screen; a window cannot be as narrow as a phone."""
+        """Emulate a screen, which may be narrower than any window."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
@@ -52,7 +52,7 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def hover(self, element: Any, dx: float = 0.5, dy: float = 0.5) -> None:
-        """Move the mouse to a place within an element, in shares of its width and height."""
+        """Move the mouse to a point of an element, given as fractions of its width and height."""
         box = self.run(
             "arguments[0].scrollIntoView({block: 'center'}); return arguments[0].getBoundingClientRect()", element
         )
@@ -61,28 +61,28 @@ class Browser:
             self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **place})
 
     def screenshot(self, path: Path) -> None:
-        """The whole page, not only what fits on the screen."""
+        """Write a picture of the whole page, including what does not fit on the screen."""
         picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
         path.write_bytes(base64.b64decode(picture["data"]))
 
     def console_errors(self) -> list[str]:
-        """Messages since the last call, failed requests among them."""
+        """Return the messages since the last call, including failed requests."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for since the last call, besides files and data within the page."""
+        """Return the addresses requested since the last call, except files and data of the page."""
         messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
         return [address for address in asked if not address.startswith(("file:", "data:", "blob:"))]
 
     def overflow(self) -> int:
-        """Pixels by which the page is wider than the screen."""
+        """Return the number of pixels by which the page is wider than the screen."""
         return int(self.run("return document.documentElement.scrollWidth - window.innerWidth"))
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A browser for the tests of one module; they are skipped where Chromium or its driver is missing."""
+    """A browser for the tests of one module; they are skipped if Chromium or its driver is missing."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     found = {name: next(filter(None, map(shutil.which, places)), None) for name, places in PLACES.items()}
     for name, place in found.items():

@@ -1,4 +1,4 @@
-"""Duals that are hard to solve, and what makes weights a solution."""
+"""Duals that are hard to solve, and optimality conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def value(Q: np.ndarray, b: np.ndarray, alpha: np.ndarray) -> float:
 
 
 def relative_gap(Q: np.ndarray, b: np.ndarray, alpha: np.ndarray) -> float:
-    """The duality gap, which is zero at solutions only, beside the largest entry."""
+    """Return the duality gap, which is zero at solutions only, relative to the largest entry."""
     r = b - Q @ alpha
     return float((r.max() - alpha @ r) / max(np.abs(Q).max(), np.abs(b).max(), np.finfo(float).tiny))
 
@@ -24,7 +24,7 @@ def assert_maximal(Q: np.ndarray, b: np.ndarray, alpha: np.ndarray, gap: float =
 
 
 def degenerate(rng: np.random.Generator, n: int) -> Problem:
-    """A random problem that is often degenerate in one of the ways that bundles are."""
+    """Return a random problem, often degenerate in a way that occurs in bundles."""
     A = rng.standard_normal((n, rng.integers(1, n + 3)))
     first, other = rng.integers(n, size=2)
     match rng.integers(8):
@@ -50,7 +50,7 @@ def degenerate(rng: np.random.Generator, n: int) -> Problem:
 
 
 def extreme(rng: np.random.Generator, n: int) -> Problem:
-    """A degenerate problem that may be flat, level or near the ends of the range of float64 besides."""
+    """Return a degenerate problem that may also be flat, have equal offsets, or be near the limits of float64."""
     Q, b = degenerate(rng, n)
     match rng.integers(6):
         case 0:

@@ -6,7 +6,7 @@ from borat.lab.sweeps.engines.base import Ended
 
 
 class Inline:
-    """Runs jobs one after the other in this process."""
+    """Run jobs one after the other in this process."""
 
     def run(self, calls):
         for number, call in enumerate(calls):
@@ -14,7 +14,7 @@ class Inline:
 
 
 class Nothing:
-    """For results that must not need any training."""
+    """Fail if a run is started."""
 
     def run(self, calls):
         raise AssertionError(f"{len(calls)} runs were started")

@@ -1,4 +1,4 @@
-"""Folders of runs as the store keeps them, made up: for tests of what is drawn, not of what is learned."""
+"""Made-up folders of runs, for tests of reports that need no training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {2: ("SGD", "ALIG"), 3: ("SGD", "ALIG", "ESGD", "MAX2", "MAX3"), 5: ("0"
 
 
 def write_run(folder: Path, config: RunConfig, *, accuracy: float, status: str = "finished", epochs: int = 0) -> Run:
-    """A run whose accuracy rises to the given one; a diverged one ends half way, with a loss that is not finite."""
+    """Write a run whose accuracy rises to the given one; a diverged run ends halfway, with an infinite loss."""
     length = epochs or (config.epochs if status == "finished" else max(1, config.epochs // 2))
     run = Run.create(folder / config.digest, config)
     records = [_epoch(config, accuracy, i, length) for i in range(length)]
@@ -71,7 +71,7 @@ def write_grid(
     seeds: int = 1,
     **common: Any,
 ) -> None:
-    """The paper's grid: larger bundles bear larger learning rates, and SGD diverges at the largest."""
+    """Write the paper's grid: larger bundles tolerate larger learning rates, and SGD diverges at the largest."""
     base = {"data": "cifar100", "model": "wrn-40-4", **common}
     for method, lr, (i, radius), seed in product(methods, lrs, enumerate(radii), range(seeds)):
         config = RunConfig(**{**base, **method, "lr": lr, "radius": radius, "seed": seed})

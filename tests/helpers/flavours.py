@@ -1,4 +1,4 @@
-"""What the contract is tested over: every optimizer of ours, at several bundle sizes, and with each of its options."""
+"""The cases of the contract tests: every optimizer, at several bundle sizes, with each of its options."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from borat.constraints import L2Ball
 
 @dataclass(frozen=True)
 class Flavour:
-    """An optimizer and a bundle size; its steps are those of the host, or those that a GPU would take."""
+    """An optimizer with a bundle size, with steps on the host or as on a GPU."""
 
     cls: Any
     size: int
     capturable: bool | None = None
 
     def __call__(self, params: Any, lr: Any = 0.5, **options: Any) -> Any:
-        """The optimizer. FreeBORAT has no use for an ``lr`` of BORAT's, nor for a momentum."""
+        """Return the optimizer. FreeBORAT ignores BORAT's ``lr`` and ``momentum``."""
         options["capturable"] = self.capturable
         if self.cls is FreeBORAT:
             return FreeBORAT(params, self.size, **{k: v for k, v in options.items() if k != "momentum"})
@@ -30,7 +30,7 @@ class Flavour:
 
     @property
     def calls(self) -> int:
-        """How many batches an update takes."""
+        """Number of batches per update."""
         return 1 if self.cls is FreeBORAT else max(self.size - 1, 1)
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def has_cap(options: dict[str, Any]) -> bool:
 def over_options(
     keep: Callable[[dict[str, Any]], bool] = lambda options: True, of: tuple[type, ...] = tuple(OPTIONS)
 ) -> Any:
-    """A test of every optimizer with each of its options."""
+    """Parametrise a test by every optimizer with each of its options."""
     cases = [
         pytest.param(cls, options, id=f"{cls.__name__}: {name}")
         for cls in of

@@ -1,4 +1,4 @@
-"""The map in CONTRIBUTING.md, made from the first sentence of each module: ``python tests/helpers/layout.py``."""
+"""Write the map in CONTRIBUTING.md from the first sentence of each module: ``python tests/helpers/layout.py``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDENT = 20
 
 
 def layout() -> str:
-    """The modules of the core and of the lab, and of their packages the names of the modules."""
+    """Return the map: modules and packages with their first sentences, and the names of the packages' modules."""
     core, lab = ROOT / "src" / "borat", ROOT / "src" / "borat" / "lab"
     lines = ["src/borat/", *_modules(core, 1)]
     for group in sorted(path.parent for path in core.glob("*/__init__.py") if path.parent != lab):
@@ -48,7 +48,7 @@ def _entry(name: str, text: str, depth: int) -> list[str]:
 
 
 def sentence(path: Path) -> str:
-    """The first of a module's docstring, on one line."""
+    """Return the first sentence of a module's docstring, on one line."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     first = " ".join(text.split("\n\n")[0].split())
     return re.split(r"(?<=\.) (?=[A-Z])", first.replace("``", ""))[0].removesuffix(".")

@@ -1,4 +1,4 @@
-"""Small problems that several tests train on."""
+"""Small training problems for several tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
 
 
 def vector(model: nn.Module) -> Tensor:
-    """A copy of all the parameters."""
+    """Return a copy of all parameters as one vector."""
     return parameters_to_vector(model.parameters()).detach().clone()
 
 
@@ -41,7 +41,7 @@ def train(
     data: list[tuple[Tensor, Tensor]],
     loss_of: Callable[[Tensor], Tensor] = lambda loss: loss,
 ) -> list[Tensor]:
-    """One step on each batch; the parameters after each."""
+    """Take one step on each batch; return the parameters after each."""
     points = []
     for x, y in data:
         optimizer.zero_grad()
@@ -53,7 +53,7 @@ def train(
 
 
 def as_functions(model, data):
-    """The batches as functions of the flat parameters, for the literal twin."""
+    """Return the batches as functions of the flat parameters, for the literal twin."""
     model = copy.deepcopy(model)
 
     def function(x, y):
@@ -70,7 +70,7 @@ def as_functions(model, data):
 
 
 def least_squares(dtype: torch.dtype = torch.float64) -> tuple[nn.Linear, Callable[[int], Tensor]]:
-    """A linear regression that can be solved exactly, and its loss on batch ``i``."""
+    """Return a linear regression that can be solved exactly, and a function for its loss on batch ``i``."""
     model = nn.Linear(40, 1, bias=False).to(dtype)
     x = torch.randn(20, 40, dtype=dtype)
     y = x @ torch.randn(40, 1, dtype=dtype)
@@ -82,7 +82,7 @@ BACKENDS = ("kernels", "torch")
 
 
 def use_backend(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let optimizers use one of the implementations on the CPU; without kernels, the dual is NumPy's too."""
+    """Select one of the implementations on the CPU; without kernels, NumPy solves the dual as well."""
     if backend == "kernels" and cpu.library is None:
         pytest.skip("the kernels were not compiled")
     if backend == "torch":

@@ -1,4 +1,4 @@
-"""Running programs, and waiting for other processes."""
+"""Start programs, and wait for processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRELOADED = (
 
 
 def start_warm(target: Callable[..., object], *arguments: object, **environment: str) -> BaseProcess:
-    """Call a function in a process that need not import the large libraries, with these environment variables."""
+    """Call a function, with environment variables, in a new process that has the large libraries imported already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED])
     variables = {**os.environ, **environment}
@@ -38,15 +38,15 @@ def _call_in(variables: dict[str, str], target: Callable[..., object], *argument
 
 
 def start_borat(*words: str, output: str | Path = os.devnull, leader: bool = False, **environment: str) -> BaseProcess:
-    """The command ``borat``, started warm; what it says goes to a file, which may be a terminal.
+    """Start the command ``borat`` warm, with its output in a file, which may be a terminal.
 
-    The leader of a group can be told together with the processes that it starts, as by a terminal.
+    As the leader of a process group it receives signals together with its child processes, as in a terminal.
     """
     return start_warm(_borat, words, output, leader, **environment)
 
 
 def ended(process: BaseProcess, seconds: float = 120.0) -> int | None:
-    """The exit code of a process that ends by itself, or else is ended."""
+    """Return the exit code of a process; kill it if it does not end by itself."""
     process.join(timeout=seconds)
     process.kill()
     return process.exitcode
@@ -59,7 +59,7 @@ def _borat(words: Sequence[str], output: str | Path, leader: bool) -> None:
         os.setsid()
     _say(output, 1, 2)
     sys.argv = ["borat", *words]
-    sys.modules["__main__"].__spec__ = find_spec("borat.__main__")  # by which this command starts itself again
+    sys.modules["__main__"].__spec__ = find_spec("borat.__main__")  # with which the command starts itself again
     main()
 
 
@@ -70,16 +70,16 @@ def _say(path: str | Path, *streams: int) -> None:
 
 
 def start_program(code: str, folder: Path, *words: str, **environment: str) -> BaseProcess:
-    """Run code as a program in a folder and a process of its own, which need not import the large libraries."""
+    """Run code as a program in a folder, in a new process that has the large libraries imported already."""
     return start_warm(_run_here, code, folder, words, **environment)
 
 
 def output_of(program: BaseProcess, folder: Path) -> str:
-    """What a program printed that was started in a folder, once it is done."""
+    """Wait for a program started in a folder; return its output."""
     code = ended(program, 300.0)
-    said, complaints = ((folder / name).read_text(encoding="utf-8") for name in ("stdout.txt", "stderr.txt"))
+    output, complaints = ((folder / name).read_text(encoding="utf-8") for name in ("stdout.txt", "stderr.txt"))
     assert code == 0, complaints
-    return said
+    return output
 
 
 def run_program(code: str, folder: Path, *words: str) -> str:
@@ -108,7 +108,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 120.0) -> None:
 
 
 def count_group(leader: BaseProcess, word: str = "") -> int:
-    """How many processes, with this in their command, are in the group of one that has a group of its own."""
+    """Return the number of processes in a group whose command contains a string."""
     command = ["ps", "-e", "-o", "pgid=,args="]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return sum(line.split()[0] == str(leader.pid) and word in line for line in lines)

@@ -46,7 +46,7 @@ def borat(
     lower_bound: float = 0.0,
     project: Callable[[Vector], Vector] = lambda w: w,
 ) -> Iterator[tuple[Vector, Vector]]:
-    """Algorithm 2 with momentum: yields each trial point and iterate, with the weights of the pieces.
+    """Run Algorithm 2 with momentum; yield each trial point and iterate, with the weights of the pieces.
 
     ``lr`` may differ between the coordinates, as it does with parameter groups.
     """

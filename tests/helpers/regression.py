@@ -1,6 +1,6 @@
 """A least-squares problem that a linear model interpolates, with a fresh batch for each step.
 
-Every run has the same start and the same batches, so that trajectories can be compared exactly.
+All runs have the same start and the same batches, so trajectories can be compared exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WEIGHT, _BIAS = torch.randn(4, 2, generator=_GENERATOR), torch.randn(2, generat
 
 
 def fresh(dtype: torch.dtype = torch.float32) -> list[Parameter]:
-    """The parameters at their start: a matrix and a vector."""
+    """Return the initial parameters: a matrix and a vector."""
     return [Parameter(_WEIGHT.to(dtype, copy=True)), Parameter(_BIAS.to(dtype, copy=True))]
 
 
@@ -51,7 +51,7 @@ def closure(opt: Any, params: Sequence[Tensor], t: int, view: Callable[..., list
 
 
 def take(opt: Any, params: Sequence[Tensor], steps: Iterable[int], view: Callable[..., list] = list) -> list[Tensor]:
-    """Take the steps; all the points on the way, in the view that the loss has of the parameters."""
+    """Take steps; return all points, as the loss sees the parameters."""
     points = []
     for t in steps:
         opt.step(closure(opt, params, t, view))
@@ -60,5 +60,5 @@ def take(opt: Any, params: Sequence[Tensor], steps: Iterable[int], view: Callabl
 
 
 def run(cls: Any, options: dict, params: Sequence[Tensor], view: Callable[..., list] = list) -> list[Tensor]:
-    """A new optimizer's first dozen of steps."""
+    """Return the points of a new optimizer's first dozen steps."""
     return take(cls(params, **options), params, range(12), view)

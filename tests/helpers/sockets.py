@@ -1,4 +1,4 @@
-"""Where processes listen for others, as Linux tells."""
+"""Listening sockets of processes, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ needs_table = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="rea
 
 
 def listening(leader: int) -> set[str]:
-    """The addresses at which a process and its descendants listen."""
+    """Return the addresses at which a process and its descendants listen."""
     sockets = {link for pid in _family(leader) for link in _links(Path(f"/proc/{pid}/fd"))}
     found = set()
     for table in ("tcp", "tcp6"):
@@ -35,12 +35,12 @@ def _family(leader: int) -> set[int]:
 
 def _parents() -> Iterator[tuple[int, int]]:
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the process has ended
             yield int(path.parent.name), int(path.read_text().rpartition(")")[2].split()[1])
 
 
 def _links(folder: Path) -> list[str]:
     try:
-        return [os.readlink(path) for path in folder.iterdir()]  # noqa: PTH115 - it leads to no path
-    except OSError:  # it has ended meanwhile
+        return [os.readlink(path) for path in folder.iterdir()]  # noqa: PTH115 - the target is no path
+    except OSError:  # the process has ended
         return []

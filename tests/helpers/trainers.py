@@ -1,4 +1,4 @@
-"""Trainers that do what a loop by hand does."""
+"""Settings with which trainers equal a hand-written loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transformers import TrainingArguments
 
 
 def huggingface_arguments(folder: Path, batch_size: int, **options: object) -> TrainingArguments:
-    """One epoch in the order of the data, with nothing clipped or written, unless told otherwise."""
+    """Return arguments for one epoch in the order of the data, without clipping or files, unless overridden."""
     plain = {
         "per_device_train_batch_size": batch_size,
         "num_train_epochs": 1,

@@ -59,7 +59,7 @@ def point(model):
 
 
 def by_hand(model, data, make=BORAT5, batch_size=4):
-    """The points at which the batches are evaluated, and the result after each."""
+    """Return the points at which the batches are evaluated, and the result after each."""
     optimizer = make(model.parameters(), lr=1.0)
     trials, results = [], []
     for start in range(0, len(data), batch_size):
@@ -88,7 +88,7 @@ def trainer_of(model, tmp_path, make=BORAT5, kind=BoratTrainer, data=None, **opt
 
 
 class Recording(BoratTrainer):
-    """Notes where the model is when it is trained and when it is evaluated."""
+    """Record the point of the model during training and evaluation."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -118,7 +118,7 @@ def test_trainer_equals_a_hand_written_loop_to_the_bit(make, tmp_path):
 
 @over(BORAT5, FREE3)
 def test_trainer_accumulates_to_the_large_batch(make, tmp_path):
-    """A language model, whose loss the trainer divides by the number of tokens in all micro-batches."""
+    """For a language model, the trainer divides the loss by the number of tokens in all micro-batches."""
     config = transformers.LlamaConfig(
         vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
@@ -163,7 +163,7 @@ def test_trainer_resumes_exactly_within_a_bundle_and_again(make, tmp_path):
 
 @over(BORAT5, FREE3)
 def test_trainer_keeps_the_best_model(make, tmp_path):
-    """The best weights, loaded in the end, must not be overwritten by the result of the last bundle."""
+    """The best weights, loaded at the end, must not be overwritten by the result of the last bundle."""
     model = bert()
     _, results = by_hand(copy.deepcopy(model), sentences(), make)
     each_step = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
@@ -174,8 +174,8 @@ def test_trainer_keeps_the_best_model(make, tmp_path):
     assert torch.equal(point(model), results[best - 1])
 
 
-def test_trainer_forgets_the_loss_of_a_skipped_step(tmp_path, monkeypatch):
-    """A gradient scaler may skip a step: the next one must see its own loss alone."""
+def test_trainer_discards_the_loss_of_a_skipped_step(tmp_path, monkeypatch):
+    """If a gradient scaler skips a step, the next one must use only its own loss."""
     step, calls = AcceleratedOptimizer.step, []
 
     def skip_the_first(self, closure=None):
@@ -218,7 +218,7 @@ def test_trainer_makes_the_optimizer(tmp_path):
     assert set(unwrap(trainer.optimizer).last_step.lr) == {2.0}, "one for each of the trainer's groups"
 
 
-def test_mixin_says_what_is_wrong(tmp_path):
+def test_mixin_reports_mistakes(tmp_path):
     with pytest.warns(UserWarning, match="max_grad_norm=1 clips the gradients"):
         trainer_of(bert(), tmp_path, max_grad_norm=1.0)
     with pytest.raises(ValueError, match=r"weight_decay must be 0 with BORAT, got 0\.1"):
@@ -230,8 +230,8 @@ def test_mixin_says_what_is_wrong(tmp_path):
 
 
 @over(BORAT5, FREE3)
-@pytest.mark.parametrize("told", ["closure", "observe"])
-def test_accelerate_equals_a_hand_written_loop(make, told):
+@pytest.mark.parametrize("passed_by", ["closure", "observe"])
+def test_accelerate_equals_a_hand_written_loop(make, passed_by):
     net, data = network(torch.float32), batches(7, torch.float32)
     hand = copy.deepcopy(net)
     reference = make(hand.parameters(), lr=1.0)
@@ -244,7 +244,7 @@ def test_accelerate_equals_a_hand_written_loop(make, told):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
         accelerator.backward(loss)
-        if told == "observe":
+        if passed_by == "observe":
             borat.observe(loss)
             optimizer.step()
         else:

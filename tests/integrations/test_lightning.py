@@ -37,7 +37,7 @@ BORAT3, BORAT5, FREE3, FREE5 = (Flavour(cls, size) for cls in (BORAT, FreeBORAT)
 
 
 class Loader:
-    """Batches in order, for one pass; it remembers how many it gave."""
+    """Batches in order, for one pass, with a count of those given out."""
 
     def __init__(self, data):
         self.data = data
@@ -109,7 +109,7 @@ def fit(module, data, tmp_path, callbacks=(), validation=None, ckpt_path=None, *
 
 
 def by_hand(net, data, make=BORAT3, step=None):
-    """The points at which the batches are evaluated, and the result after each."""
+    """Return the points at which the batches are evaluated, and the result after each."""
     optimizer = make(net.parameters(), lr=1.0)
     trials, results = [], []
     for x, y in data:
@@ -213,7 +213,7 @@ def test_checkpoints_hold_the_result(make, weights_only, tmp_path):
 
 @over(BORAT5, FREE3)
 def test_resumes_exactly_within_a_bundle_and_again(make, tmp_path):
-    """Each run does two more steps from the checkpoint of the run before."""
+    """Each run takes two more steps from the checkpoint of the previous run."""
     start, data = network(torch.float32), batches(9, torch.float32)
     trials, results = by_hand(copy.deepcopy(start), data, make)
     checkpoint = None
@@ -270,7 +270,7 @@ def test_manual_optimization(make, tmp_path):
     assert_same(module.trained_at, trials)
 
 
-def test_says_what_is_wrong(tmp_path):
+def test_reports_mistakes(tmp_path):
     class Other(Module):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""With FreeBORAT, trainers show and save running statistics that were measured at the result."""
+"""With FreeBORAT, trainers evaluate and save running statistics measured at the result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def snapshot(net):
 
 
 def by_hand(net, kept=KEPT, precision=torch.float32):
-    """The model after each batch, at the result and with statistics of the last batches there."""
+    """Return the model after each batch, at the result, with statistics of the last batches."""
     optimizer, results = FreeBORAT(net.parameters()), []
     for k, (x, y) in enumerate(DATA, start=1):
         optimizer.zero_grad()
@@ -66,7 +66,7 @@ def assert_same(ours, theirs):
 
 
 class Module(lightning.LightningModule):
-    """Counts how often it is measured, and notes what is validated."""
+    """Count the measurements, and record the validated models."""
 
     def __init__(self, net, cls=FreeBORAT):
         super().__init__()
@@ -139,8 +139,8 @@ def test_lightning_saves_statistics_of_the_result_and_measures_once_a_step(weigh
     assert module.measured == 1 + 5 * KEPT
 
 
-def test_lightning_measures_no_more_than_somebody_looks(tmp_path):
-    """Here at the end alone."""
+def test_lightning_measures_on_demand_only(tmp_path):
+    """Here only at the end."""
     module = Module(network())
     results = by_hand(copy.deepcopy(module.net))
     fit(module, tmp_path, limit_val_batches=0)
@@ -159,7 +159,7 @@ def test_lightning_resumes_to_the_bit(tmp_path):
 
 
 @pytest.mark.parametrize(("net", "cls"), [(nn.Linear(5, 3), FreeBORAT), (network(), BORAT)])
-def test_lightning_measures_nothing_where_there_is_nothing_to_measure(net, cls, tmp_path):
+def test_lightning_does_not_measure_without_statistics(net, cls, tmp_path):
     module = Module(net, cls)
     fit(module, tmp_path, every_step(tmp_path))
     assert module.measured == 0
@@ -182,7 +182,7 @@ def test_lightning_needs_a_forward(tmp_path):
 
 
 def test_copies_of_a_model_are_not_measured(tmp_path):
-    """Such as an averaged model, or one that is sent to another process."""
+    """Such as an averaged model, or a copy for another process."""
 
     class Copy(Callback):
         def on_train_batch_end(self, trainer, pl_module, *_):
@@ -210,7 +210,7 @@ class Classifier(nn.Module):
 
 
 class Noting(BoratTrainer):
-    """Notes what is evaluated, and counts how often the model is measured."""
+    """Record the evaluated models, and count the measurements."""
 
     evaluated: list
     measured = 0
@@ -242,15 +242,15 @@ def saved_by_huggingface(folder):
 def test_huggingface_evaluates_and_saves_statistics_of_the_result(tmp_path):
     model = Classifier()
     results = by_hand(copy.deepcopy(model.net), kept=8)
-    looks = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 1}
-    trainer = train_huggingface(model, tmp_path, **looks)
+    strategies = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    trainer = train_huggingface(model, tmp_path, **strategies)
     assert_same(trainer.evaluated, results[1::2])
     assert_same([saved_by_huggingface(tmp_path / f"checkpoint-{step}") for step in range(1, 7)], results)
     assert_same([snapshot(model.net)], results[-1:])
     assert trainer.measured == sum(range(1, 7)), "once a step, on the batches so far"
 
 
-def test_huggingface_measures_no_more_than_somebody_looks(tmp_path):
+def test_huggingface_measures_on_demand_only(tmp_path):
     model = Classifier()
     results = by_hand(copy.deepcopy(model.net), kept=8)
     trainer = train_huggingface(model, tmp_path)

@@ -34,7 +34,7 @@ def site(tmp_path_factory) -> Path:
 
 
 class Page(HTMLParser):
-    """The links and anchors of a page, and what it loads."""
+    """The links, anchors and loaded files of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -72,13 +72,13 @@ def test_links_and_anchors(site):
     assert checked > 50
 
 
-def test_nothing_is_fetched_from_elsewhere(site):
+def test_pages_load_nothing_from_other_hosts(site):
     for path in site.rglob("*.html"):
         for source in Page(path).loads:
             assert not source.startswith(("http:", "https:", "//")), f"{path.name} loads {source}"
 
 
-def test_mathematics_is_drawn(site):
+def test_formulas_are_mathml(site):
     page = (site / "how-it-works" / "index.html").read_text(encoding="utf-8")
     assert page.count("<math") > 10
     assert "arithmatex" not in page

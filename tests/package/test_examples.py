@@ -1,4 +1,4 @@
-"""Every example runs, and prints what it promises."""
+"""Every example runs and prints the expected result."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_language_model_learns_to_count(tmp_path):
     assert float(after) < 0.1 < 2 < float(before)
 
 
-def test_transformer_learns_and_goes_on_to_the_bit(tmp_path):
-    """In one go, and in two."""
+def test_transformer_learns_and_resumes_bit_for_bit(tmp_path):
+    """One run of 30 steps equals a run of 12 steps that is resumed."""
     (tmp_path / "parts").mkdir()
     once = run("transformer", tmp_path, "--steps", "30").splitlines()
     run("transformer", tmp_path / "parts", "--steps", "12")
@@ -61,7 +61,7 @@ def test_tensorboard_files_are_written(tmp_path):
 
 
 def test_sweep_is_not_repeated(tmp_path):
-    """Once as a script, which the worker processes import, and then as if it were typed at a prompt."""
+    """First as a script, which the worker processes import, then as code without a file."""
     pytest.importorskip("pebble", reason="needs the lab extra")
     first = run_script([sys.executable], "sweep_own_model", tmp_path)
     accuracies = [float(number) for number in re.findall(r"finished {.*} accuracy ([\d.]+)%", first)]
@@ -72,8 +72,8 @@ def test_sweep_is_not_repeated(tmp_path):
     assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
 
 
-def assert_two_have_learned(said):
-    accuracy = re.search(r"2 processes, accuracy on the training data ([\d.]+) %", said)
+def assert_two_have_learned(output):
+    accuracy = re.search(r"2 processes, accuracy on the training data ([\d.]+) %", output)
     assert float(accuracy[1]) > 95
 
 
@@ -83,16 +83,16 @@ def test_torchrun_on_two_processes(tmp_path):
 
 
 def test_shards_on_two_processes(tmp_path):
-    """Told what torchrun tells them."""
+    """Without torchrun, with its environment variables."""
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     folders = [tmp_path / rank for rank in "01"]
     for folder in folders:
         folder.mkdir()
     code = code_of("distributed_torchrun")
     both = [start_program(code, folder, "--fsdp", RANK=folder.name, **common) for folder in folders]
-    said, silence = map(output_of, both, folders)
-    assert_two_have_learned(said)
-    assert not silence
+    first, second = map(output_of, both, folders)
+    assert_two_have_learned(first)
+    assert not second
 
 
 def run_script(launcher, name, tmp_path, *options):
@@ -103,7 +103,7 @@ def run_script(launcher, name, tmp_path, *options):
 
 
 def test_the_page_names_the_versions_that_are_tested():
-    """Those of constraints.txt, with which the tests are run."""
+    """The versions are those of constraints.txt, with which the tests run."""
     page = (FOLDER.parent / "docs" / "trainers.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| ([\d.]+) \|", page, re.MULTILINE)
     assert len(rows) == 5

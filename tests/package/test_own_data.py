@@ -1,4 +1,4 @@
-"""The page on a user's own data, from an empty folder: its programs and its commands do what it says."""
+"""The programs and commands of the page on your own data, started in an empty folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = CONSOLE.replace("\\\n", " ").splitlines()
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the first program makes; the second is run by a test below."""
+    """Folder with the files of the page's first program; a test below runs the second."""
     assert len(PROGRAMS) == 2
     folder = tmp_path_factory.mktemp("empty")
     run_program(PROGRAMS[0], folder)
@@ -40,14 +40,14 @@ def borat(command: str):
 
 
 def test_every_command(folder):
-    """In the order of the page; the reports read what the sweeps have made."""
-    said = {}
+    """Run the commands in the order of the page, because the reports read the runs of the sweeps."""
+    outputs = {}
     for command in COMMANDS:
         result = borat(command)
         assert result.exit_code == 0, f"{command}\n{result.output}"
-        said[command] = result.output
-    assert len(said) == 9
-    trained = [output for command, output in said.items() if " train " in command]
+        outputs[command] = result.output
+    assert len(outputs) == 9
+    trained = [output for command, output in outputs.items() if " train " in command]
     accuracies = [float(found[1]) for output in trained if (found := re.search(r"test accuracy ([\d.]+)", output))]
     losses = [float(found[1]) for output in trained if (found := re.search(r"test loss ([\d.]+), test perpl", output))]
     assert len(accuracies) == 3
@@ -60,14 +60,14 @@ def test_every_command(folder):
     assert read_runs(folder / "text-runs").perplexity.notna().all()
 
 
-def test_without_the_names_of_the_columns():
+def test_missing_column_options_name_the_columns():
     quoted = re.search(r"the error names the columns: \*(.*?)\*", PAGE, re.DOTALL)[1]
     result = borat("borat train --data images --data-dir tables --model cnn")
     assert result.exit_code == 2
     assert " ".join(quoted.split()) in " ".join(result.output.replace("│", " ").split())
 
 
-def test_a_run_is_told_of_other_data():
+def test_a_run_rejects_changed_data():
     flags = "--model mlp-4 --batch-size 16 --lr 1 --epochs 1 --label-column species --out one"
     Path("other.csv").write_text(Path("flowers.csv").read_text().replace("5.1,3.5", "5.2,3.5"))
     assert borat(f"borat train --data csv --data-dir flowers.csv {flags}").exit_code == 0
@@ -76,7 +76,7 @@ def test_a_run_is_told_of_other_data():
     assert "holds a run on other data" in " ".join(result.output.replace("│", " ").split())
 
 
-def test_a_sweep_is_told_of_other_data():
+def test_a_sweep_rejects_changed_data():
     Path("another.csv").write_text(Path("flowers.csv").read_text().replace("5.1,3.5", "5.2,3.5"))
     flags = "--model mlp-4 --batch-size 16 --lr 1 --epochs 1 --set label_column=species --out several --workers 1"
     assert borat(f"borat sweep --data csv --data-dir flowers.csv {flags}").exit_code == 0
@@ -86,7 +86,7 @@ def test_a_sweep_is_told_of_other_data():
         assert message in " ".join(result.output.replace("│", " ").split())
 
 
-def test_mistakes_in_a_sweep_are_told_once():
+def test_an_error_of_a_sweep_is_reported_once():
     result = borat("borat sweep --data csv --data-dir flowers.csv --lr 0.1,1 --epochs 1 --workers 1 --out failed")
     assert result.exit_code == 2
     assert result.output.count("has no column 'label', only sepal length") == 1, "before anything starts"
@@ -105,8 +105,8 @@ def test_columns_by_set_and_a_folder_that_looks_like_markup():
 
 
 def test_free_borat_beside_adamw(folder):
-    said = run_program(PROGRAMS[1], folder)
-    found = re.findall(r"finished {'method': '(\w+)'.*} {'accuracy': ([\d.]+)}", said)
+    output = run_program(PROGRAMS[1], folder)
+    found = re.findall(r"finished {'method': '(\w+)'.*} {'accuracy': ([\d.]+)}", output)
     assert [method for method, _ in found] == ["FreeBORAT", "AdamW", "AdamW", "AdamW"]
     accuracies = [float(accuracy) for _, accuracy in found]
     assert accuracies[0] > 0.9, "at its defaults"

@@ -1,4 +1,4 @@
-"""The package as a stranger meets it: what it imports, what its pages say."""
+"""The package and its documentation as a newcomer meets them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_import_needs_torch_and_numpy_alone():
-    """A fresh interpreter in which every other package of the extras is missing; nor is the compiler imported, which
-    takes long."""
+    """Import borat without the packages of the extras; PyTorch's compiler is not imported either, which is slow."""
     code = """
 import sys
 for name in ("sklearn", "scipy", "matplotlib", "rich", "typer", "quadprog", "hypothesis"):
@@ -49,7 +48,7 @@ def test_public_names():
     assert not hasattr(borat, "SGD")
 
 
-def test_the_choices_in_the_docs_are_those_there_are():
+def test_the_docs_list_all_choices():
     rows = dict(re.findall(r"^\| `--(\w+)` \| (.*) \|$", (ROOT / "docs" / "lab.md").read_text(encoding="utf-8"), re.M))
     for flag, known in (("optimizer", METHODS), ("loss", LOSSES), ("schedule", SCHEDULES)):
         assert sorted(rows[flag].split(", ")) == sorted(known)
@@ -64,18 +63,18 @@ def pages() -> list[str]:
 
 
 def code_of(page: str) -> str:
-    """The Python blocks of a page, one after the other, as a reader runs them."""
+    """Return the Python blocks of a page as one program."""
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL))
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if code_of(page) and page != "docs/your-own-data.md"])
 def test_code_blocks_run(page, tmp_path):
-    """That one's are run by test_own_data.py, between its commands."""
+    """test_own_data.py runs the blocks of docs/your-own-data.md, between its commands."""
     run_program(code_of(page), tmp_path)
 
 
 def commands_of(page: str) -> list[list[str]]:
-    """The commands of a page's console blocks, as a shell takes them apart."""
+    """Return the commands of a page's console blocks, split as by a shell."""
     blocks = re.findall(r"```console\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
@@ -83,7 +82,7 @@ def commands_of(page: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", [page for page in pages() if commands_of(page)])
 def test_commands_exist(page, tmp_path, monkeypatch):
-    """They may train for days, so they are not run: their names and flags are looked up."""
+    """Check the names and flags of the commands without running them: some train for days."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     targets = re.findall(r"^([\w./-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -100,7 +99,7 @@ def test_commands_exist(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", pages())
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         if not target.startswith("http"):

@@ -1,4 +1,4 @@
-"""How the package is built: imports point one way, a name means one thing, and the map is true."""
+"""Structure of the package: the direction of imports, unique names, and the map in CONTRIBUTING."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import layout
 
 SOURCE = Path(__file__).parents[2] / "src" / "borat"
 LAYERS = ("_checks", "_native", "_numbers", "_vectors", "_state", "_optim")
-"""Each layer of the core may import those before it; everything else may import all of them."""
+"""Layers of the core: each may import those before it; all other modules may import any of them."""
 WITHOUT_TORCH = ("ops", "dual", "dual_batched", "bundle", "rolling", "step_info")
-"""The modules of ``_numbers`` that other libraries of arrays could use."""
+"""Modules of ``_numbers`` that do not depend on PyTorch."""
 LAB = SOURCE / "lab"
 ORDER = (
     ("files", "methods", "metrics", "robustness", "signals", "tables"),
@@ -32,7 +32,7 @@ ORDER = (
     ("reproduce",),
     ("cli",),
 )
-"""Each part of the lab may import those of the lines above it, and none of its own line."""
+"""Parts of the lab: each may import those of the lines above it, but none of its own line."""
 REPORT_SEES = {"config", "figures", "files", "methods", "metrics", "robustness", "store"}
 WRITES = re.compile(r"\.(write_text|write_bytes|savefig|to_parquet)\(|torch\.save\(|open\(.[wax]b?.[,)]|Summary\w+\(")
 
@@ -46,7 +46,7 @@ MODULES = {module_of(path): path for path in SOURCE.rglob("*.py")}
 
 
 def executed(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes, those inside functions too, but for imports that only type checkers see."""
+    """Yield all nodes, also inside functions, except imports for type checkers only."""
     yield node
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
@@ -54,7 +54,7 @@ def executed(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports_of(path: Path) -> set[str]:
-    """The modules of borat that a module imports, at its top or later."""
+    """Return the modules of borat that a module imports, at the top or inside functions."""
     module, found = module_of(path), set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in executed(ast.parse(path.read_text(encoding="utf-8"))):
@@ -69,7 +69,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    """``__main__``, ``lab``, ``integrations``, or ``core`` for all others."""
+    """Return ``__main__``, ``lab`` or ``integrations`` for their modules, and ``core`` for all others."""
     part = module.removeprefix("borat").removeprefix(".").partition(".")[0]
     return part if part in ("__main__", "lab", "integrations") else "core"
 
@@ -81,7 +81,7 @@ def parts_of_lab(modules: set[str]) -> set[str]:
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 
 
-def test_every_layer_of_the_core_has_its_place():
+def test_every_layer_of_the_core_is_listed():
     private = {path.stem for path in SOURCE.iterdir() if path.name.startswith("_") and not path.name.startswith("__")}
     assert private == set(LAYERS)
     assert len(list(SOURCE.glob("*.py"))) <= 10, "a newcomer must find the file"
@@ -97,13 +97,13 @@ def test_imports_of_the_core_point_one_way(layer):
             assert top != "borat" or not rest or rest[0] in allowed, f"{path.relative_to(SOURCE)} imports {name}"
 
 
-def test_the_numbers_do_without_torch():
+def test_the_numbers_do_not_import_torch():
     names = [f"borat._numbers.{name}" for name in WITHOUT_TORCH]
     code = f"import sys, {', '.join(names)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def test_every_part_of_the_lab_has_its_place():
+def test_every_part_of_the_lab_is_listed():
     parts = {path.stem for path in LAB.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     assert parts - {"__init__"} == set(RANK)
     assert len(list(LAB.glob("*.py"))) <= 10, "a newcomer must find the file"
@@ -118,8 +118,8 @@ def test_imports_of_the_lab_point_one_way(part):
             assert part != "report" or other in REPORT_SEES
 
 
-def test_no_module_imports_itself_through_others():
-    """Lazy imports count: a cycle that is closed inside a function is one all the same."""
+def test_imports_have_no_cycles():
+    """Lazy imports inside functions count."""
     TopologicalSorter({module: imports_of(path) - {module} for module, path in MODULES.items()}).prepare()
 
 
@@ -131,22 +131,22 @@ def test_rooms_import_one_way():
 
 
 def test_lazy_imports_are_seen():
-    """Or the tests above could not fail: these modules import each other's neighbours inside functions."""
+    """Known imports inside functions are found; otherwise the tests above could not fail."""
     assert "borat.lab.cli" in imports_of(SOURCE / "__main__.py")
     assert "borat.lab.training.train" in imports_of(LAB / "sweeps" / "jobs.py")
 
 
-def test_files_are_written_in_one_way():
-    """Whole or not at all, by ``write_atomically``; what else writes is known, and says why."""
+def test_files_are_written_atomically():
+    """Only the listed modules write files without ``write_atomically``."""
     sources = {path.relative_to(SOURCE).as_posix(): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
     assert {name for name, text in sources.items() if WRITES.search(text)} == {
-        *("lab/files.py", "lab/data/cache.py", "lab/store/run.py"),  # what they write is given to it
-        *("lab/store/lock.py", "lab/sweeps/jobs.py", "lab/training/tensorboard.py"),  # a lock, and what grows
+        *("lab/files.py", "lab/data/cache.py", "lab/store/run.py"),  # writers that are passed to it
+        *("lab/store/lock.py", "lab/sweeps/jobs.py", "lab/training/tensorboard.py"),  # a lock, and files that grow
     }
 
 
-def test_no_class_has_the_name_of_another():
-    """Nor has a type alias of the lab."""
+def test_class_names_are_unique():
+    """The names of the lab's type aliases as well."""
     names = Counter()
     for path in SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -159,11 +159,11 @@ def test_no_class_has_the_name_of_another():
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_the_map_is_true():
-    """Else run ``make map``, and see whether the first sentences of the modules say what they are."""
+def test_the_map_is_current():
+    """If this fails, run ``make map``."""
     assert layout.BLOCK.search(layout.PAGE.read_text(encoding="utf-8"))[0] == layout.layout()
 
 
-def test_every_module_says_what_it_is():
+def test_every_module_has_a_docstring():
     for path in SOURCE.rglob("*.py"):
         assert layout.sentence(path), path

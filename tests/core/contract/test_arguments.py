@@ -1,4 +1,4 @@
-"""What can be passed: parameters in every form, every option, the loss in every way; and what is refused."""
+"""Arguments: forms of parameters, options, ways to pass the loss, and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_goes_in_the_right_direction(cls, options):
     params = fresh()
     before = total_loss(params)
     opt = cls(params, **options)
-    # FreeBORAT's result is an average, which forgets the start like 1/k^2; larger bundles make fewer updates.
+    # In FreeBORAT's average, the start has a weight of about 1/k^2; larger bundles make fewer updates.
     take(opt, params, range(200 if cls is FreeBORAT or opt.bundle_size > 5 else 60))
     opt.flush()
     opt.eval()
@@ -65,7 +65,7 @@ def test_can_be_printed(cls, options):
         assert value == options.get(name, value) or value == math.inf
     take(opt, opt.param_groups[0]["params"], range(2))
     opt.state_dict()
-    assert "at_origin" not in repr(opt), "the bundle's numbers are of no use to a reader"
+    assert "at_origin" not in repr(opt), "the bundle's numbers are not printed"
 
 
 @over_options(lambda options: "same_batch" not in options)
@@ -102,7 +102,7 @@ def test_inference_of_the_loss_type():
 
 @over_flavours
 def test_observed_losses_add_up_until_a_bare_step(make):
-    """Gradient accumulation under a trainer that calls step() without the loss equals the whole batch."""
+    """Gradient accumulation, under a trainer that calls step() without the loss, equals the whole batch."""
     data = batches(8)
     model = network()
     other = copy.deepcopy(model)
@@ -120,7 +120,7 @@ def test_observed_losses_add_up_until_a_bare_step(make):
         optimizer.step()
 
 
-def test_the_loss_of_a_skipped_step_is_forgotten_with_its_gradients():
+def test_the_loss_of_a_skipped_step_is_discarded_with_its_gradients():
     w = nn.Parameter(torch.ones(1))
     optimizer = ALIG([w], lr=1e9, momentum=0.0)
     optimizer.observe(100.0)
@@ -130,7 +130,7 @@ def test_the_loss_of_a_skipped_step_is_forgotten_with_its_gradients():
     assert optimizer.step() == 0.25
 
 
-def test_observed_loss_goes_before_that_of_the_closure():
+def test_an_observed_loss_replaces_that_of_the_closure():
     w = nn.Parameter(torch.ones(1))
     optimizer = ALIG([w], lr=1e9, momentum=0.0)
 
@@ -152,7 +152,7 @@ def test_a_closure_may_skip_its_batch(make):
     assert torch.equal(vector(model), before)
 
 
-def test_an_error_in_the_closure_forgets_the_bundle_of_its_batch():
+def test_an_error_in_the_closure_discards_the_bundle_of_its_batch():
     model = network()
     before = vector(model)
     optimizer = BORAT(model.parameters(), 0.5, 5, same_batch=True)
@@ -209,11 +209,11 @@ def test_alig_has_a_bundle_of_two():
         ALIG(network().parameters(), bundle_size=3)
 
 
-# Refused
+# Errors
 
 
 def refused(message, groups=None, **options):
-    """An entry of PyTorch's own suite: our words, and the value that was given."""
+    """Return an entry for PyTorch's suite of errors: the message, and the rejected value."""
     (name, value), *_ = [*options.items(), (None, None)]
     regex = message if name is None or "got" in message else f"{message}, got {re.escape(repr(value))}"
     entry = suite.OptimizerInput(groups, options, f"{name or 'groups'}: {regex}")
@@ -228,7 +228,7 @@ def with_second_group(**options):
 
 
 def errors_of_all():
-    """PyTorch's own, but for its words on lr, and what all of ours have in common."""
+    """Return PyTorch's own error inputs, except for lr, and those common to all of borat's optimizers."""
     common = suite.get_error_inputs_for_all_optims("cpu", torch.float32)
     at_least_0, same = "lr must be a number of at least 0", "must be the same for all"
     return [
@@ -330,13 +330,13 @@ def test_rejects_a_step_without_its_loss(cls, arguments, message):
 
 
 @over_classes
-def test_rejects_the_observation_of_nothing(cls):
+def test_rejects_an_observed_loss_of_none(cls):
     with pytest.raises(ValueError, match="loss must be a number or a tensor with one element, got None"):
         cls(fresh()).observe(None)
 
 
 @pytest.mark.parametrize(("key", "value"), [("lr", -1.0), ("lr", math.nan), ("momentum", 1.5), ("momentum", None)])
-def test_rejects_impossible_values_from_a_schedule(key, value):
+def test_rejects_invalid_values_from_a_schedule(key, value):
     model = network()
     optimizer = BORAT(model.parameters())
     train(model, optimizer, batches(1))
@@ -348,7 +348,7 @@ def test_rejects_impossible_values_from_a_schedule(key, value):
     assert optimizer.bundle_position == 0
 
 
-def test_rejects_a_group_that_is_no_dict():
+def test_rejects_a_group_that_is_not_a_dict():
     with pytest.raises(TypeError, match="param_group must be a dict, got list"):
         BORAT(network().parameters()).add_param_group([torch.ones(1)])
 

@@ -1,4 +1,4 @@
-"""Gradients as they come: missing, sparse, complex, in any layout and dtype, infinite or enormous."""
+"""Gradients of all kinds: missing, sparse, complex, in any layout and dtype, infinite or very large."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_parameters_without_gradients_stay_and_have_no_state(make):
 @pytest.mark.parametrize("bundle_size", [3, 5])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_gradient_missing_in_some_pieces_is_zero(bundle_size, first):
-    """A branch that only some batches use: None counts as zero."""
+    """In a branch that only some batches use, None counts as zero."""
 
     def run(explicit_zero):
         torch.manual_seed(0)
@@ -259,7 +259,7 @@ def test_a_single_linear_piece_has_no_bound_to_fall_below():
 
 
 @pytest.mark.parametrize("bundle_size", [2, 3, 5])
-def test_loss_below_the_bound_is_warned_of_once_and_never_climbs(bundle_size):
+def test_a_loss_below_the_bound_warns_once_and_never_climbs(bundle_size):
     w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
     optimizer = BORAT([w], 1.0, bundle_size, lower_bound=100.0)
     with pytest.warns(UserWarning, match="below lower_bound=100") as record:

@@ -42,7 +42,7 @@ def advance(scheduler):
 
 @over_options(lambda options: has_cap(options) and "constraint" not in options, of=(BORAT, ALIG))
 def test_lr_of_a_group_is_a_change_of_variables(cls, options):
-    """A group with the lr c²η moves like one with the lr η whose parameters are written in units of c."""
+    """A group with the lr c²η moves like a group with the lr η whose parameters are scaled by c."""
     c, lr, params, units = 0.5, 0.4, fresh(torch.float64), fresh(torch.float64)
     units[1].data /= c
     opt = cls([{"params": params[0]}, {"params": params[1], "lr": c * c * lr}], **{**options, "lr": lr})
@@ -77,10 +77,10 @@ def test_group_that_comes_late_had_no_lr_before(cls, options):
 
 
 @over_classes
-def test_group_can_be_added_after_a_look_at_the_state(cls):
+def test_group_can_be_added_after_the_state_was_read(cls):
     params, twin = fresh(), fresh()
     opt = cls(params[:1])
-    assert not opt.state[params[0]]  # a defaultdict: this makes an entry
+    assert not opt.state[params[0]]  # a defaultdict: this creates an entry
     opt.add_param_group({"params": params[1:]})
     assert_same(take(opt, params, range(4)), take(cls([{"params": p} for p in twin]), twin, range(4)))
 
@@ -112,12 +112,12 @@ def test_add_param_group_in_the_middle_of_a_bundle():
     assert not torch.equal(vector(model[2]), frozen)
 
 
-@pytest.mark.filterwarnings("ignore:The epoch parameter in .scheduler.step")  # SequentialLR's own, up to PyTorch 2.6
+@pytest.mark.filterwarnings("ignore:The epoch parameter in .scheduler.step")  # from SequentialLR, up to PyTorch 2.6
 @over_classes
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_schedulers(cls, name):
     points = []
-    start, goal = (1.0, 1.0) if cls is FreeBORAT else (0.2, 0.2)  # 24 batches are within the start of FreeBORAT
+    start, goal = (1.0, 1.0) if cls is FreeBORAT else (0.2, 0.2)  # FreeBORAT is still in its start after 24 batches
     for lr in (start, torch.tensor(start, dtype=torch.float64)):
         params, rates, momenta = fresh(), set(), set()
         before = total_loss(params)
@@ -142,7 +142,7 @@ def test_schedulers(cls, name):
         opt.eval()
         assert total_loss(params) < goal * before
         points.append(values(params))
-    if name != "sequential" or not torch.__version__.startswith("2.6."):  # it spoils a tensor that is the initial rate
+    if name != "sequential" or not torch.__version__.startswith("2.6."):  # it changes a tensor rate in place
         assert_close(*points, rtol=1e-5, atol=1e-5)
 
 
@@ -170,7 +170,7 @@ def test_scheduler_and_optimizer_resume_within_a_bundle(cls, name):
 
 @pytest.mark.parametrize("average", ["SWA", "EMA"])
 def test_averages_of_the_centres(average):
-    """Between eval() and train(), an averaged model sees the centres alone, and the training does not notice."""
+    """Between eval() and train(), an averaged model sees only centres, and training is not affected."""
     model, data = network(), batches(9)
     twin, centres = copy.deepcopy(model), []
     reference = BORAT(twin.parameters(), lr=1.0)

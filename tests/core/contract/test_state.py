@@ -1,4 +1,4 @@
-"""A state that is lazy, complete and exact: saved, loaded, copied, rebuilt by a trainer, at every point of a bundle."""
+"""The state is lazy, complete and exact when saved, loaded, copied or rebuilt, at every position of a bundle."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_resumes_at_every_position_of_the_bundle(cls, options, dtype):
         kept = copy.deepcopy(state)
         resumed = fresh(dtype)
         other = cls(zip("wb", resumed, strict=True) if t % 2 else resumed, **options)  # with names and without
-        for _ in range(2):  # the second time into an optimizer that has been used
+        for _ in range(2):  # the second time into a used optimizer
             other.load_state_dict(state)
             torch._foreach_copy_([p.data for p in resumed], weights)
             assert other.bundle_position == opt.bundle_position
@@ -64,7 +64,7 @@ def test_resumes_at_every_position_of_the_bundle(cls, options, dtype):
 
 @over_classes
 def test_resumes_on_weights_that_were_loaded_before_it_was_built(cls):
-    build = partial(cls, lr=0.5, constraint=L2Ball(0.8))  # at the boundary, so that trial points lie outside
+    build = partial(cls, lr=0.5, constraint=L2Ball(0.8))  # at the boundary, so that trial points are outside the set
     for t in range(6):
         params = fresh()
         opt = build(params)
@@ -173,7 +173,7 @@ def test_state_loaded_into_another_memory_format(make, back):
 @over_flavours
 @pytest.mark.parametrize("whole", [False, True])
 def test_state_that_a_trainer_rebuilds(make, whole):
-    """Trainers move states between devices by writing them anew, nested dictionaries included."""
+    """Trainers move states between devices by rebuilding them, including nested dictionaries."""
 
     def rebuilt(value):
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What stands around a step: hooks, a gradient scaler, a compiler, warnings turned into errors."""
+"""Surroundings of a step: hooks, a gradient scaler, a compiler, warnings turned into errors."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def test_grad_scaler(make):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [make for make in FLAVOURS if not make.capturable], ids=str)
 def test_compiled_training_step(make):
-    """Around a step that the compiler leaves alone; those on the device are compiled whole in their own tests."""
-    torch._dynamo.reset()  # or those of other tests count as recompilations of this one
+    """The step on the host is excluded from the graph; test_on_device.py compiles whole steps."""
+    torch._dynamo.reset()  # otherwise those of other tests count as recompilations of this one
     model = network(torch.float32)
     eager = copy.deepcopy(model)
     data = batches(6, torch.float32)
@@ -86,7 +86,7 @@ def test_compiled_training_step(make):
 
     for i, (x, y) in enumerate(data):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the compiler looks at .grad of the loss, and silences that by itself
+            warnings.simplefilter("ignore")  # the compiler reads .grad of the loss and expects the warning
             training_step(x, y)
         if i == 2:
             warm = compilations
