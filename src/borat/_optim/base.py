@@ -35,7 +35,7 @@ _WITHOUT_FLOAT64 = ("mps",)
 
 
 class LossOptimizer(Optimizer):
-    """Optimizer that uses the loss of each batch and whose result is not the point where gradients are measured."""
+    """Base class of the optimizers, which use the loss of each batch and train at a point that is not their result."""
 
     same_batch = False
     """True if ``step(closure)`` stays with the closure's batch until the bundle is complete."""
