@@ -7,13 +7,13 @@ copies of the bound.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from borat._numbers.ops import Number, Numbers, Ops, choose, fold, polyak_step
+from borat._numbers.ops import Number, Numbers, Ops, choose, fold, polyak_step, replace
 from borat._numbers.step_info import StepInfo, describe
 
 
@@ -81,36 +81,36 @@ def add_piece(
     Returns:
         The new bundle, the bundle as it was when the dual was solved, and the step.
     """
-    *_, pieces = row.shape
-    size, groups = len(old.alpha), len(row)
-    before, is_new, present = ops.index < old.position, ops.index == old.position, ops.index <= old.position
-    is_open = old.position > 0
+    (groups, pieces), size = row.shape, len(old.alpha)
+    is_open, is_new, present = old.position > 0, ops.index == old.position, ops.index <= old.position
     lr, bound = ops.where(is_open, old.lr, lr), ops.where(is_open, old.lower_bound, lower_bound)
-    if not is_capped:
-        squared_norm = ops.where(is_new, row, 0.0).sum()
-        gap = loss - bound
-        lr = 0.0 * lr + polyak_step(ops, ops.where(gap > 0.0, gap, 0.0), squared_norm)
+    margin = loss - bound
+    if not is_capped:  # which is for a single piece
+        lr = 0.0 * lr + polyak_step(ops, ops.where(margin > 0.0, margin, 0.0), row.sum())
 
-    # 1. The new row of the Gram matrix. Earlier rows never change.
-    gram = row.reshape(groups, 1, pieces)
-    if pieces > 1:
-        gram = ops.where(is_new.reshape(pieces, 1), gram, old.gram)
-        gram = ops.where(is_new, row.reshape(groups, pieces, 1), gram)
+    # 1. The new row of the Gram matrix, and its column.
+    row = ops.where(present, row, 0.0)
+    gram = ops.where(is_open, old.gram, 0.0)
+    gram = ops.where(is_new.reshape(pieces, 1), row.reshape(groups, 1, pieces), gram)
+    gram = ops.where(is_new, row.reshape(groups, pieces, 1), gram)
 
     # 2. The trial point is w - sum of alpha_k lr g_k, hence <g_n, trial - w> = -sum of alpha_k Q[n, k].
-    trial = ops.where(before, ops.split(old.alpha, (pieces, size - pieces))[0], 0.0)
-    offset = loss - bound + trial @ ops.where(present, lr @ row, 0.0)
-    offsets = ops.where(is_new, offset, old.offsets)
+    trial = ops.split(old.alpha, (pieces, size - pieces))[0]
+    offset = margin + ops.where(is_open, trial, 0.0 * trial) @ (lr @ row)
+    offsets = ops.where(is_new, offset, ops.where(is_open, old.offsets, 0.0))
 
     # 3. The dual over all pieces and the bound. A bundle of one has no bound.
-    alpha = _solve(ops, offsets, gram, lr, present) if size > 1 else 0.0 * old.alpha + 1.0
+    if size > 1:
+        Q = (lr @ gram.reshape(groups, pieces * pieces)).reshape(pieces, pieces)
+        alpha = fold(ops, ops.dual(ops.pad(Q), ops.join(offsets, 0.0 * offset)), present)
+    else:
+        alpha = 0.0 * old.alpha + 1.0
     coefficients = lr.reshape(groups, 1) * ops.split(alpha, (pieces, size - pieces))[0]
 
     # 4. With the last piece, the update; otherwise the trial point for the next one.
     size_of_step = abs(coefficients).sum()
     ok = (size_of_step <= longest) & (abs(offset) < math.inf)
     completes = ok & (old.position == pieces - 1)
-    margin = loss - bound
     solved = Bundle(
         gram=gram,
         offsets=offsets,
@@ -124,23 +124,14 @@ def add_piece(
         dropped_loss=old.dropped_loss,
         margin=ops.where(margin < old.margin, margin, old.margin),
     )
-    taken = solved._replace(position=ops.where(completes, 0 * old.position, solved.position))
-    new = choose(ops, ok, taken, old._replace(dropped=old.dropped + 1, dropped_loss=loss))
+    taken = replace(solved, position=ops.where(completes, 0 * old.position, solved.position))
+    new = choose(ops, ok, taken, replace(old, dropped=old.dropped + 1, dropped_loss=loss))
     return new, solved, BundleStep(ok, solved.position - 1, coefficients, completes)
-
-
-def _solve(ops: Ops, offsets: Numbers, gram: Numbers, lr: Numbers, present: Numbers) -> Numbers:
-    groups, pieces, _ = gram.shape
-    Q = (lr @ gram.reshape(groups, pieces * pieces)).reshape(pieces, pieces)
-    Q = ops.where(present.reshape(pieces, 1) & present, Q, 0.0)
-    b = ops.where(present, offsets, 0.0)
-    return fold(ops, ops.dual(ops.pad(Q), ops.join(b, 0.0 * lr.sum())), present)
 
 
 def coefficients_of(bundle: Bundle) -> Numbers:
     """Return how far the last solution goes against each piece's gradient, for each parameter group."""
-    pieces = np.where(np.arange(len(bundle.offsets)) < bundle.position, bundle.alpha[: len(bundle.offsets)], 0.0)
-    return bundle.lr[:, None] * pieces
+    return bundle.lr[:, None] * bundle.alpha[: len(bundle.offsets)]
 
 
 def describe_bundle(bundle: Bundle, *, is_capped: bool) -> StepInfo:
@@ -160,4 +151,4 @@ def describe_bundle(bundle: Bundle, *, is_capped: bool) -> StepInfo:
         gap=float(offsets[-1]),
         has_constant=size > 1,
     )
-    return info if is_capped or info.kind != "SGD" else replace(info, kind="ALIG")
+    return info if is_capped or info.kind != "SGD" else dataclasses.replace(info, kind="ALIG")

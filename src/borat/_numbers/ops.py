@@ -7,8 +7,7 @@ read: a branch becomes a ``where``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from itertools import accumulate
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +39,7 @@ def host_ops(pieces: int) -> Ops:
         minimum=min,
         where=lambda c, x, y: np.where(c, x, y) if isinstance(c, np.ndarray) else x if c else y,
         sqrt=math.sqrt,
-        split=lambda x, sizes: [x[..., b - a : b] for a, b in zip(sizes, accumulate(sizes), strict=True)],
+        split=_split,
         join=lambda *parts: np.array(
             [x for part in parts for x in (part if isinstance(part, np.ndarray) else (part,))]
         ),
@@ -48,6 +47,14 @@ def host_ops(pieces: int) -> Ops:
         dual=lambda Q, b: dual.maximise(Q, b)[0],
         index=np.arange(pieces),
     )
+
+
+def _split(x: Numbers, sizes: Sequence[int]) -> list[Numbers]:
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(x[..., start : start + size])
+        start += size
+    return parts
 
 
 def _pad(matrix: Numbers) -> Numbers:
@@ -65,9 +72,15 @@ def polyak_step(ops: Ops, gap: Number, squared_norm: Number) -> Number:
 
 def choose(ops: Ops, condition: Any, new: Any, old: Any) -> Any:
     """Return ``new`` where the condition is true and ``old`` elsewhere, of two states of the same shapes."""
-    if isinstance(condition, bool | np.bool_):
+    if isinstance(condition, (bool, np.bool_)):
         return new if condition else old
-    return new._make(ops.where(condition, x, y) for x, y in zip(new, old, strict=True))
+    return type(new)(*[ops.where(condition, x, y) for x, y in zip(new, old, strict=True)])
+
+
+def replace(state: Any, **changes: Any) -> Any:
+    """Return a state with other values in some fields. PyTorch 2.6 cannot compile ``_replace`` and ``_make``."""
+    kind = type(state)
+    return kind(*[changes[name] if name in changes else getattr(state, name) for name in kind._fields])
 
 
 def fold(ops: Ops, alpha: Numbers, present: Numbers) -> Numbers:
@@ -75,4 +88,5 @@ def fold(ops: Ops, alpha: Numbers, present: Numbers) -> Numbers:
     if isinstance(present, np.ndarray) and present.all():
         return alpha
     pieces, constant = ops.split(alpha, (len(present), 1))
-    return ops.join(ops.where(present, pieces, 0.0), constant + ops.where(present, 0.0, pieces).sum())
+    kept = ops.where(present, pieces, 0.0)
+    return ops.join(kept, constant + (pieces - kept).sum())

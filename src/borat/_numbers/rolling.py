@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from borat._numbers.ops import Number, Numbers, Ops, choose, fold, polyak_step
+from borat._numbers.ops import Number, Numbers, Ops, choose, fold, polyak_step, replace
 from borat._numbers.step_info import StepInfo, describe
 
 AIM = 0.5
@@ -158,7 +158,8 @@ def roll(
     ok = ok & (is_outlier == False)  # noqa: E712
     row = old.batches % rows if rows else 0
     margin = loss - lower_bound
-    taken = known._replace(
+    taken = replace(
+        known,
         batches=k,
         updates=old.updates + 1,
         at_origin=ops.where(ops.split(ops.index, (rows, 1))[0] == row, at_origin, old.at_origin),
@@ -167,7 +168,8 @@ def roll(
         left_out=ops.where(old.batches > 0, 0 * old.left_out, old.left_out),
         margin=ops.where(margin < old.margin, margin, old.margin),
     )
-    dropped = old._replace(
+    dropped = replace(
+        old,
         batches=ops.where(is_outlier & (old.batches == 1), 0 * old.batches, old.batches),  # either may be the outlier
         left_out=ops.where(is_outlier, 0 * old.left_out + 1, old.left_out),
         dropped=old.dropped + 1,
@@ -228,7 +230,8 @@ def measure_gap(
     reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
     scale = ops.where((steepest > 0.0) & (steepest < reach), steepest / ops.where(reach > 0.0, reach, 1.0), 1.0)
     gap = (WON * won + lost) * scale + FADE**k * START * square
-    return old._replace(
+    return replace(
+        old,
         mean=mean,
         average=average,
         deviation=ops.where(is_first, START * square, old.deviation + (abs(change) - old.deviation) / before),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -45,8 +44,8 @@ def solve_batch(Q: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if not 1 <= b.shape[-1] <= LIMIT:
         raise ValueError(f"a batch of problems must have 1 to {LIMIT} pieces, got {b.shape[-1]}")
     try:
-        shape = np.broadcast_shapes(Q.shape[:-2], b.shape[:-1])
-    except ValueError:
+        shape = torch.broadcast_shapes(Q.shape[:-2], b.shape[:-1])
+    except RuntimeError:
         got = f"{tuple(Q.shape[:-2])} and {tuple(b.shape[:-1])}"
         raise ValueError(f"Q and b must agree in their batches, got {got}") from None
     n = b.shape[-1]

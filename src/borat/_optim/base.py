@@ -19,7 +19,7 @@ from borat._numbers.step_info import StepInfo
 from borat._optim.observed import Observed
 from borat._state import checkpoint, sharding
 from borat._state.slots import Batch, Kept, Members, Part, Slot
-from borat._state.store import Loss, Processes, Store, check_loss
+from borat._state.store import Loss, Store, check_loss, world_size
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -244,7 +244,7 @@ class LossOptimizer(Optimizer):
     def _take_batch(self, loss: Loss) -> None:
         check_loss(loss)
         if self._has_no_gradients():
-            if not (self.reduce_loss and Processes(self.process_group, self.reduce_loss).world_size > 1):
+            if not (self.reduce_loss and world_size(self.process_group) > 1):
                 return
             loss = math.nan  # all processes drop the batch; returning here would leave the others waiting
         if isinstance(loss, Tensor) and type(loss) is not Tensor:

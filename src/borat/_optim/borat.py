@@ -16,7 +16,7 @@ from borat._numbers.bundle import Bundle, add_group, add_piece, coefficients_of,
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import Constraint, LossOptimizer
 from borat._state.slots import Batch, Kept, Part, Slot
-from borat._state.store import Loss, Processes
+from borat._state.store import Loss
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -127,7 +127,8 @@ class BORAT(LossOptimizer):
 
         # 1. The row of the Gram matrix.
         shape = len(groups), pieces
-        loss, row = store.measure(loss, batch, ("gram_row", n), shape, Processes(self.process_group, self.reduce_loss))
+        among = {"group": self.process_group, "reduce_loss": self.reduce_loss}
+        loss, row = store.measure(loss, batch, ("gram_row", n), shape, **among)
 
         # 2. and 3. The offset, and the dual over all pieces and the bound.
         longest = min([math.inf, *[part.longest for part, _ in batch]])

@@ -16,7 +16,7 @@ from borat._numbers.rolling import Rolling, RollingInfo, columns, describe_rolli
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import Constraint, LossOptimizer
 from borat._state.slots import Batch, Kept, Part, Slot
-from borat._state.store import Loss, Processes
+from borat._state.store import Loss
 from borat._vectors.torch import Average, Metric
 
 if TYPE_CHECKING:
@@ -135,9 +135,8 @@ class FreeBORAT(LossOptimizer):
 
         # 2., 3. and 4. All products are measured anew, as the metric is a new one; the target and the dual.
         shape = len(groups), sum(columns(first["bundle_size"] - 1))
-        loss, sums = store.measure(
-            loss, batch, ("metric_products", metric), shape, Processes(self.process_group, self.reduce_loss)
-        )
+        among = {"group": self.process_group, "reduce_loss": self.reduce_loss}
+        loss, sums = store.measure(loss, batch, ("metric_products", metric), shape, **among)
         longest = min([math.inf, *[part.longest for part, _ in batch]])
         largest = math.inf if store.device is None else longest
         step = store.take(roll, loss, sums, beta, bound, lr, aim=first["aim"], longest=longest, largest=largest)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +34,9 @@ def check_loss(loss: Any) -> None:
         raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")
 
 
-class Processes(NamedTuple):
-    """The processes that train together."""
-
-    group: ProcessGroup | None  # the process group; None for all processes
-    reduce_loss: bool  # whether to average the loss over them
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes: 1 if nothing is distributed."""
-        return dist.get_world_size(self.group) if dist.is_available() and dist.is_initialized() else 1
+def world_size(group: ProcessGroup | None) -> int:
+    """Return the number of processes in a group, or in all if it is None: 1 if nothing is distributed."""
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 class Store:
@@ -92,7 +85,14 @@ class Store:
         return function(self._ops, self.state, *args, **options)
 
     def measure(
-        self, loss: Loss, batch: Batch, products: tuple[str, Any], shape: tuple[int, int], processes: Processes
+        self,
+        loss: Loss,
+        batch: Batch,
+        products: tuple[str, Any],
+        shape: tuple[int, int],
+        *,
+        group: ProcessGroup | None,
+        reduce_loss: bool,
     ) -> tuple[Any, Any]:
         """Return the loss and the inner products of each parameter group, summed over parameters and processes.
 
@@ -100,14 +100,16 @@ class Store:
             batch: the parameters and their vectors.
             products: the name of the vectors' operation that measures the products, and its argument.
             shape: the numbers of parameter groups and of products.
+            group: the processes that train together; None for all.
+            reduce_loss: whether to average the loss over them.
         """
-        count = processes.world_size
-        if count > 1 and not processes.reduce_loss and not any(part.is_sharded for part, _ in batch):
+        count = world_size(group)
+        if count > 1 and not reduce_loss and not any(part.is_sharded for part, _ in batch):
             count = 1  # each process has its own sums
         name, argument = products
         found = [getattr(vectors, name)(argument) for _, vectors in batch]
         if self.device is not None:
-            value, sums = self._total(loss, batch, found, shape, count, processes.group)
+            value, sums = self._total(loss, batch, found, shape, count, group)
             return value.reshape(()), sums.reshape(shape)
         if count == 1 and all(isinstance(x, np.ndarray) for x in found):
             if len(found) == shape[0] == 1:
@@ -123,7 +125,7 @@ class Store:
                     x if isinstance(x, np.ndarray) else getattr(vectors, name)(argument, **options)
                     for x, (_, vectors) in zip(found, batch, strict=True)
                 ]
-            numbers = torch.cat(self._total(loss, batch, found, shape, count, processes.group)).tolist()
+            numbers = torch.cat(self._total(loss, batch, found, shape, count, group)).tolist()
             if not math.isfinite(numbers[0]) or all(map(math.isfinite, numbers)):
                 break
         return numbers[0], np.array(numbers[1:]).reshape(shape)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from borat._numbers.step_info import StepInfo
 from borat._state import sharding
-from borat._state.store import Processes
+from borat._state.store import world_size
 
 
 def take_step(optimizer: Optimizer, loss: Tensor) -> None:
@@ -73,7 +73,7 @@ def step_size(optimizer: Optimizer) -> float | None:
 
 
 def _mean_over_processes(loss: Tensor) -> Tensor:
-    processes = Processes(None, reduce_loss=True).world_size
+    processes = world_size(None)
     if processes > 1:
         loss = sharding.whole(loss) / processes
         dist.all_reduce(loss)
