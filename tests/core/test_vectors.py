@@ -476,6 +476,7 @@ def compiled(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from the compiler's imports
+@pytest.mark.filterwarnings("ignore:Skipping serialization of")  # of PyTorch 2.6's compiler, about its own settings
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("cls", [BORAT, FreeBORAT])
 def test_compiled_steps_are_those_of_the_host(cls, capturable, compiled):

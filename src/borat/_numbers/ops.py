@@ -40,9 +40,7 @@ def host_ops(pieces: int) -> Ops:
         where=lambda c, x, y: np.where(c, x, y) if isinstance(c, np.ndarray) else x if c else y,
         sqrt=math.sqrt,
         split=_split,
-        join=lambda *parts: np.array(
-            [x for part in parts for x in (part if isinstance(part, np.ndarray) else (part,))]
-        ),
+        join=lambda *parts: np.concatenate(parts, axis=None),
         pad=_pad,
         dual=lambda Q, b: dual.maximise(Q, b)[0],
         index=np.arange(pieces),
