@@ -1,8 +1,8 @@
 """BORAT's bundle in numbers: Algorithm 2 without its vectors.
 
 Notation of the paper: piece ``n`` has the gradient ``g_n`` and the offset ``b_n``; ``Q[n, k] = sum over groups of
-lr * <g_n, g_k>``; ``alpha`` are the weights of the pieces, the bound's last. Shapes are fixed: missing pieces count as
-copies of the bound.
+lr * <g_n, g_k>``; ``alpha`` are the weights of the pieces, the bound's last. Shapes are fixed: pieces that have not
+arrived yet are copies of the bound, and their weights are a part of its weight.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from borat._numbers.ops import Number, Numbers, Ops, choose, fold, polyak_step, replace
+from borat._numbers.ops import Number, Numbers, Ops, choose, polyak_step, replace
 from borat._numbers.step_info import StepInfo, describe
 
 
@@ -59,12 +59,12 @@ def add_piece(
     ops: Ops,
     old: Bundle,
     loss: Number,
-    row: Numbers,
+    products: Numbers,
     lower_bound: Number,
     lr: Numbers,
     *,
     is_capped: bool,
-    longest: float,
+    largest: float,
 ) -> tuple[Bundle, Bundle, BundleStep]:
     """Add the piece of a batch and solve the dual again.
 
@@ -72,44 +72,45 @@ def add_piece(
         ops: the functions of the kind of number.
         old: the bundle so far.
         loss: the loss at the trial point.
-        row: ``<g_n, g_k>`` for each parameter group and ``k <= n``; later entries are ignored.
+        products: ``<g_n, g_k>`` for each parameter group and ``k <= n``; later entries are ignored.
         lower_bound: the lower bound of the loss.
         lr: the learning rates of the parameter groups.
         is_capped: whether the learning rate caps the step; otherwise it is the Polyak step.
-        longest: the largest coefficient that the vectors can take.
+        largest: the largest coefficient that the vectors can take.
 
     Returns:
         The new bundle, the bundle as it was when the dual was solved, and the step.
     """
-    (groups, pieces), size = row.shape, len(old.alpha)
-    is_open, is_new, present = old.position > 0, ops.index == old.position, ops.index <= old.position
+    (groups, pieces), size = products.shape, len(old.alpha)
+    before, is_new, present = ops.index < old.position, ops.index == old.position, ops.index <= old.position
+    is_open = old.position > 0
     lr, bound = ops.where(is_open, old.lr, lr), ops.where(is_open, old.lower_bound, lower_bound)
     margin = loss - bound
     if not is_capped:  # which is for a single piece
-        lr = 0.0 * lr + polyak_step(ops, ops.where(margin > 0.0, margin, 0.0), row.sum())
+        lr = 0.0 * lr + polyak_step(ops, ops.where(margin > 0.0, margin, 0.0), products.sum())
 
     # 1. The new row of the Gram matrix, and its column.
-    row = ops.where(present, row, 0.0)
+    row = ops.where(present, products, 0.0)
     gram = ops.where(is_open, old.gram, 0.0)
     gram = ops.where(is_new.reshape(pieces, 1), row.reshape(groups, 1, pieces), gram)
     gram = ops.where(is_new, row.reshape(groups, pieces, 1), gram)
 
     # 2. The trial point is w - sum of alpha_k lr g_k, hence <g_n, trial - w> = -sum of alpha_k Q[n, k].
-    trial = ops.split(old.alpha, (pieces, size - pieces))[0]
-    offset = margin + ops.where(is_open, trial, 0.0 * trial) @ (lr @ row)
+    trial = ops.split(old.alpha, (pieces, size - pieces))[0] * before
+    offset = margin + trial @ (lr @ row)
     offsets = ops.where(is_new, offset, ops.where(is_open, old.offsets, 0.0))
 
     # 3. The dual over all pieces and the bound. A bundle of one has no bound.
     if size > 1:
         Q = (lr @ gram.reshape(groups, pieces * pieces)).reshape(pieces, pieces)
-        alpha = fold(ops, ops.dual(ops.pad(Q), ops.join(offsets, 0.0 * offset)), present)
+        alpha = ops.dual(ops.pad(Q), ops.join(offsets, 0.0 * offset))
     else:
         alpha = 0.0 * old.alpha + 1.0
-    coefficients = lr.reshape(groups, 1) * ops.split(alpha, (pieces, size - pieces))[0]
+    coefficients = lr.reshape(groups, 1) * (ops.split(alpha, (pieces, size - pieces))[0] * present)
 
     # 4. With the last piece, the update; otherwise the trial point for the next one.
     size_of_step = abs(coefficients).sum()
-    ok = (size_of_step <= longest) & (abs(offset) < math.inf)
+    ok = (size_of_step <= largest) & (abs(offset) < math.inf)
     completes = ok & (old.position == pieces - 1)
     solved = Bundle(
         gram=gram,
@@ -131,24 +132,24 @@ def add_piece(
 
 def coefficients_of(bundle: Bundle) -> Numbers:
     """Return how far the last solution goes against each piece's gradient, for each parameter group."""
-    return bundle.lr[:, None] * bundle.alpha[: len(bundle.offsets)]
+    pieces = len(bundle.offsets)
+    return bundle.lr[:, None] * (bundle.alpha[:pieces] * (np.arange(pieces) < bundle.position))
 
 
 def describe_bundle(bundle: Bundle, *, is_capped: bool) -> StepInfo:
     """Return the description of the update that the bundle's solution is."""
-    n, (pieces, size) = int(bundle.position), (len(bundle.offsets), len(bundle.alpha))
-    bound, constant = float(bundle.lower_bound), bundle.alpha[pieces:size]
-    alpha, gram, lr = bundle.alpha[:n], bundle.gram[:, :n, :n], bundle.lr
+    n, bound, lr = int(bundle.position), float(bundle.lower_bound), bundle.lr
+    alpha, offsets, gram = bundle.alpha[:n], bundle.offsets[:n], bundle.gram[:, :n, :n]
+    constant = [bundle.alpha[n:].sum()] if len(bundle.alpha) > 1 else []
     squared_norms = alpha @ gram @ alpha
-    offsets = bundle.offsets[:n]
     info = describe(
         np.append(alpha, constant),
-        np.append(offsets + bound, np.full(len(constant), bound)),
+        np.append(offsets, 0.0 * np.array(constant)) + bound,
         lr,
         cap=1.0,
         dual_value=float(alpha @ offsets - 0.5 * lr @ squared_norms) + bound,
         step_norm=math.sqrt(max(float(lr**2 @ squared_norms), 0.0)),
         gap=float(offsets[-1]),
-        has_constant=size > 1,
+        has_constant=bool(constant),
     )
     return info if is_capped or info.kind != "SGD" else dataclasses.replace(info, kind="ALIG")

@@ -128,11 +128,11 @@ class BORAT(LossOptimizer):
         # 1. The row of the Gram matrix.
         shape = len(groups), pieces
         among = {"group": self.process_group, "reduce_loss": self.reduce_loss}
-        loss, row = store.measure(loss, batch, ("gram_row", n), shape, **among)
+        loss, products = store.measure(loss, batch, ("gram_row", n), shape, **among)
 
         # 2. and 3. The offset, and the dual over all pieces and the bound.
-        longest = min([math.inf, *[part.longest for part, _ in batch]])
-        step = store.take(add_piece, loss, row, bound, lr, is_capped=is_capped, longest=longest)
+        largest = min([math.inf, *[part.largest for part, _ in batch]])
+        step = store.take(add_piece, loss, products, bound, lr, is_capped=is_capped, largest=largest)
 
         # 4. The trial point for the next piece or, with the last one, the new centre.
         self._move(batch, step.coefficients, step.row, ok=step.ok, completes=step.completes)

@@ -137,7 +137,7 @@ class FreeBORAT(LossOptimizer):
         shape = len(groups), sum(columns(first["bundle_size"] - 1))
         among = {"group": self.process_group, "reduce_loss": self.reduce_loss}
         loss, sums = store.measure(loss, batch, ("metric_products", metric), shape, **among)
-        longest = min([math.inf, *[part.longest for part, _ in batch]])
+        longest = min([math.inf, *[part.largest for part, _ in batch]])
         largest = math.inf if store.device is None else longest
         step = store.take(roll, loss, sums, beta, bound, lr, aim=first["aim"], longest=longest, largest=largest)
 

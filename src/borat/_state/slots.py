@@ -166,7 +166,7 @@ class Part:
         first = slots[0]
         self.slots, self.group, self.dtype = slots, first.group, first.dtype
         self.is_sharded = first.is_sharded
-        self.longest = torch.finfo(first.dtype).max
+        self.largest = torch.finfo(first.dtype).max
         self._params = [slot.param for slot in slots]
         self._is_wrapped = first.is_wrapped
         self._layouts, self._sizes = [slot.layout for slot in slots], [slot.size for slot in slots]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -85,36 +84,36 @@ class CpuVectors:
     ) -> None:
         assert library is not None
         self._library = library
-        self._weights, self._gradients, self._rows, self._kept = weights, gradients, rows, kept
-        self._sizes: array[int] | None = None
+        self._weights, self._gradients, self._kept = weights, gradients, kept
+        self._sizes = array("q", map(Tensor.numel, weights))
+        self._out, self._rows = _addresses(weights), list(map(_addresses, rows))
+        self._newest = None if gradients is None else _addresses(gradients)
 
     def gram_row(self, n: float) -> Array:
-        assert self._gradients is not None
+        assert self._newest is not None
         n = int(n)
-        terms = [*self._rows[:n], self._gradients]
         results = (ctypes.c_double * (len(self._rows) + 1))()
-        self._sum("borat_products", n + 1, _addresses(self._gradients), _all_addresses(terms), results)
+        self._sum("borat_products", n + 1, self._newest, b"".join((*self._rows[:n], self._newest)), results)
         return np.frombuffer(memoryview(results))
 
     def move(self, coefficients: Array, row: float, *, ok: bool, completes: bool, momentum: float) -> None:
         if not ok:
             return
         row = int(row)
-        is_new = self._gradients is not None
-        newest = self._gradients if self._gradients is not None else self._rows[row]
+        is_new = self._newest is not None
+        newest = self._newest or self._rows[row]
         pieces = zip(coefficients.tolist(), [*self._rows[:row], newest], strict=False)
         terms = [(c, x) for c, x in pieces if c or x is newest]
-        out = _addresses(self._weights)
         at_centre = is_new and row == 0  # where the first piece is measured
-        velocity = self._kept.get("velocity") if completes else None
+        centre, velocity = (self._kept.get(key) for key in ("centre", "velocity"))
         arguments = _Move(
-            out,
-            out if at_centre else _addresses(self._kept["centre"]),
-            _all_addresses(x for _, x in terms),
-            _doubles([c for c, _ in terms]),
-            _addresses(self._kept["centre"]) if at_centre and not completes else None,
-            _addresses(self._rows[row]) if is_new and not completes else None,
-            velocity and _addresses(velocity),
+            self._out,
+            self._out if at_centre else _addresses(centre),
+            b"".join([x for _, x in terms]),
+            array("d", [c for c, _ in terms]).tobytes(),
+            _addresses(centre) if at_centre and not completes else None,
+            self._rows[row] if is_new and not completes else None,
+            _addresses(velocity) if velocity and completes else None,
             momentum,
             momentum,
         )
@@ -122,12 +121,11 @@ class CpuVectors:
         torch.autograd.graph.increment_version(self._weights)  # autograd detects a backward pass through old values
 
     def metric_products(self, metric: Metric) -> Array:
-        assert self._gradients is not None
         pieces = len(self._rows) + 1
         self._metric = _Metric(
-            _addresses(self._gradients),
-            _all_addresses(self._rows),
-            _addresses(self._weights),
+            self._newest,
+            b"".join(self._rows),
+            self._out,
             _addresses(self._kept["centre"]),
             _addresses(self._kept["rms"]),
             *metric,
@@ -141,8 +139,10 @@ class CpuVectors:
     ) -> None:
         if not ok:
             return
-        keep = _addresses(self._rows[int(row)]) if self._rows else None
-        arguments = _Roll(ctypes.pointer(self._metric), _doubles(coefficients), keep, decay, *average, is_constrained)
+        keep = self._rows[int(row)] if self._rows else None
+        arguments = _Roll(
+            ctypes.pointer(self._metric), coefficients.tobytes(), keep, decay, *average, is_constrained
+        )
         self._library.borat_roll(ctypes.byref(self._shape(len(coefficients))), ctypes.byref(arguments))
         torch.autograd.graph.increment_version(self._weights)
 
@@ -155,8 +155,6 @@ class CpuVectors:
             raise MemoryError("no memory for the partial sums of inner products")
 
     def _shape(self, terms: int) -> Any:
-        if self._sizes is None:
-            self._sizes = array("q", map(Tensor.numel, self._weights))
         sizes, total = self._sizes, sum(self._sizes)
         is_parallel = total >= _PARALLEL_FROM and _gomp_parallel and _thread_number
         return _Shape(
@@ -183,11 +181,3 @@ def _squares(pieces: int) -> npt.NDArray[np.intp]:
 
 def _addresses(tensors: list[Tensor]) -> bytes:
     return array("q", map(Tensor.data_ptr, tensors)).tobytes()
-
-
-def _all_addresses(lists: Iterable[list[Tensor]]) -> bytes:
-    return b"".join(map(_addresses, lists))
-
-
-def _doubles(values: Sequence[float] | Array) -> bytes:
-    return values.tobytes() if isinstance(values, np.ndarray) else array("d", values).tobytes()
