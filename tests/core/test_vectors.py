@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from borat import BORAT, FreeBORAT
-from borat._state.slots import Kept, Part, Slot
+from borat._state.slots import Part, Slot, TensorSpec
 from borat._vectors import cpu
 from borat._vectors import torch as in_torch
 from borat._vectors.cpu import CpuVectors
@@ -67,8 +67,8 @@ class Case:
     def __init__(self, backend: str, pieces: int, dtype: torch.dtype, *keys: str, scale: float = 1.0) -> None:
         self.backend, self.pieces, self.dtype = backend, pieces, dtype
         self._around: list[tuple[Tensor, Tensor, int]] = []
-        kept = [Kept(key, is_precise=key == "rms") for key in keys]
-        kept += [Kept("gradients", rows=pieces - 1)] if pieces > 1 else []
+        specs = [TensorSpec(key, at_least_float32=key == "rms") for key in keys]
+        specs += [TensorSpec("gradients", rows=pieces - 1)] if pieces > 1 else []
         self._slots = []
         for size in SIZES:
             param = nn.Parameter(self._inside(0, size))
@@ -78,7 +78,7 @@ class Case:
                 state["rms"] = (scale * state["rms"].abs()).to(torch.promote_types(dtype, torch.float32))
             if pieces > 1:
                 state["gradients"] = self._inside(9, size, pieces - 1, scale=scale)
-            self._slots.append(Slot(param, 0, state, kept))
+            self._slots.append(Slot(param, 0, state, specs))
         self.part = Part(self._slots, pieces, on_device=backend != "kernels")
         self.load()
         assert isinstance(self.vectors, CpuVectors if backend == "kernels" else TorchVectors)
@@ -172,9 +172,9 @@ def test_gram_row(pieces, dtype, backend):
     for n in range(pieces):
         used = [*range(n), pieces - 1]
         expected, size = rows[used] @ rows[-1], rows.norm(dim=1)[used] * rows[-1].norm()
-        for precise in [{}] if backend == "kernels" else [{}, {"precise": True}]:
-            row = torch.as_tensor(case.vectors.gram_row(case.number(n), **precise))[: n + 1]
-            is_exact = precise or backend == "kernels" or dtype == torch.float64
+        for options in [{}] if backend == "kernels" else [{}, {"in_float64": True}]:
+            row = torch.as_tensor(case.vectors.gram_row(case.number(n), **options))[: n + 1]
+            is_exact = options or backend == "kernels" or dtype == torch.float64
             assert ((row - expected).abs() <= (1e-13 if is_exact else 1e-5) * size).all()
 
 
@@ -274,7 +274,7 @@ def test_metric_products_of_extreme_gradients(pieces, scale, backend):
     """Also if products leave the range of float32."""
     case = Case(backend, pieces, torch.float32, "centre", "rms", scale=scale)
     expected = products_of(case.before)
-    found = case.products(**({} if backend == "kernels" else {"precise": True}))
+    found = case.products(**({} if backend == "kernels" else {"in_float64": True}))
     for a, b in zip(found.split([len(x) for x in expected]), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0.0, atol=1e-4 * b.abs().max().item())
 

@@ -44,7 +44,7 @@ def solve_batch(Q: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if not 1 <= b.shape[-1] <= LIMIT:
         raise ValueError(f"a batch of problems must have 1 to {LIMIT} pieces, got {b.shape[-1]}")
     try:
-        shape = torch.broadcast_shapes(Q.shape[:-2], b.shape[:-1])
+        shape = torch.broadcast_shapes(Q.shape[:-2], b.shape[:-1])  # type: ignore[no-untyped-call]
     except RuntimeError:
         got = f"{tuple(Q.shape[:-2])} and {tuple(b.shape[:-1])}"
         raise ValueError(f"Q and b must agree in their batches, got {got}") from None

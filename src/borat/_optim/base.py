@@ -18,7 +18,7 @@ from borat._numbers.dual_batched import LIMIT
 from borat._numbers.step_info import StepInfo
 from borat._optim.observed import Observed
 from borat._state import checkpoint, sharding
-from borat._state.slots import Batch, Kept, Members, Part, Slot
+from borat._state.slots import Batch, Members, Part, Slot, TensorSpec
 from borat._state.store import Loss, Store, check_loss, world_size
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class LossOptimizer(Optimizer):
         """Number of dropped batches at the last report."""
         self._members = Members()
         self._options: list[Any] = []
-        self._kept_for: list[Any] = []
+        self._specs_of_groups: list[Any] = []
 
     # The public interface
 
@@ -122,7 +122,7 @@ class LossOptimizer(Optimizer):
             return known
         self._check_training()
         loss = self._evaluate(closure)
-        if loss is None and self._has_no_gradients():  # the closure skips the batch
+        if loss is None and not self._params_with_gradients():  # the closure skips the batch
             self._take_batch(math.nan)
             return None
         self._take_batch(loss)
@@ -217,8 +217,8 @@ class LossOptimizer(Optimizer):
         """Process a batch: the algorithm."""
         raise NotImplementedError
 
-    def _kept(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
-        """Return the tensors kept for a parameter of this group."""
+    def _specs(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[TensorSpec]:
+        """Return the tensors to keep for a parameter of this group, given its state so far."""
         raise NotImplementedError
 
     def _join(self, slots: list[Slot]) -> None:
@@ -243,7 +243,8 @@ class LossOptimizer(Optimizer):
     @torch.no_grad()
     def _take_batch(self, loss: Loss) -> None:
         check_loss(loss)
-        if self._has_no_gradients():
+        params = self._params_with_gradients()
+        if not params:
             if not (self.reduce_loss and world_size(self.process_group) > 1):
                 return
             loss = math.nan  # all processes drop the batch; returning here would leave the others waiting
@@ -256,7 +257,7 @@ class LossOptimizer(Optimizer):
             if not parts:
                 raise RuntimeError("the first step must run uncompiled, because it creates the optimizer's state")
         else:
-            parts = self._find_parts(for_batch=True)
+            parts = self._find_parts(params)
         self._update(loss, [(part, part.load()) for part in parts])
         if self._store.device is None:
             self._report(self._store.state)
@@ -308,7 +309,7 @@ class LossOptimizer(Optimizer):
         for index, group in enumerate(self.param_groups):
             for p in group["params"]:
                 if p.grad is not None:
-                    self._members.slot(p, index, self.state[p], self._kept(group, self.state[p]))
+                    self._members.slot(p, index, self.state[p], self._specs(group, self.state[p]))
 
     # Warnings
 
@@ -350,31 +351,32 @@ class LossOptimizer(Optimizer):
     def _all_params(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _has_no_gradients(self) -> bool:
-        return all(p.grad is None for p in self._all_params())
+    def _params_with_gradients(self) -> list[Tensor]:
+        return [p for p in self._all_params() if p.grad is not None]
 
-    def _find_parts(self, *, for_batch: bool = False) -> list[Part]:
-        """Return the parameters in the bundle; for a batch, also those that join it because they have a gradient."""
-        params = self._all_params()
-        device = params[0].device if self._is_on_device() else None
+    def _find_parts(self, joining: Sequence[Tensor] = ()) -> list[Part]:
+        """Return the parameters that take part in the bundle, with those that join it by a batch's gradients.
+
+        Waits for the numbers on a device if these are not the parameters of the batch before.
+        """
+        device = self.param_groups[0]["params"][0].device if self._is_on_device() else None
         if self._store.device != device:
             self._store.move_to(device)
-        own = [p for p in params if p.grad is not None] if for_batch else []
-        if self._check_options() and own and self._members.are_current(own, self.state, device):
+        if self._check_options() and joining and self._members.are_current(joining, self.state, device):
             return self._members.parts
         joined = self._members.joined
         members = joined if joined and self._has_pieces(self._wait()[0]) else set()
         slots = [
-            self._members.slot(p, index, self.state[p], self._kept(group, self.state[p]))
+            self._members.slot(p, index, self.state[p], self._specs(group, self.state[p]))
             for index, group in enumerate(self.param_groups)
             for p in group["params"]
-            if p in members or (for_batch and p.grad is not None)
+            if p in members or (joining and p.grad is not None)
         ]
-        if for_batch:
+        if joining:
             self._join([slot for slot in slots if slot.param not in members])
             self._members.joined = {slot.param for slot in slots}
         parts = self._members.arrange(slots, max(self.bundle_size - 1, 1), device)
-        if not for_batch and any(part.is_sharded for part in parts):
+        if not joining and any(part.is_sharded for part in parts):
             sharding.discard_gathered_copies()
         return parts
 
@@ -386,9 +388,9 @@ class LossOptimizer(Optimizer):
             return True
         for group in groups:
             self._check_group(group)
-        kept, before = [(len(group["params"]), self._kept(group, {})) for group in groups], self._kept_for
-        self._options, self._kept_for = options, kept
-        return kept == before
+        specs, before = [(len(group["params"]), self._specs(group, {})) for group in groups], self._specs_of_groups
+        self._options, self._specs_of_groups = options, specs
+        return specs == before
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group, at any time. The class documents which options may differ between groups."""
@@ -459,8 +461,8 @@ class LossOptimizer(Optimizer):
         saved = [(key, group) for group in groups for key in group["params"]]
         for index, ((key, group), param) in enumerate(zip(saved, self._all_params(), strict=False)):
             own = state_dict["state"].get(key, {})
-            for kept in self._kept(group, own) if own else ():
-                checkpoint.check_tensor(kept, own, param, index)
+            for spec in self._specs(group, own) if own else ():
+                checkpoint.check_tensor(spec, own, param, index)
 
     def __getstate__(self) -> dict[str, Any]:
         _ = self.last_step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,7 @@ from borat._checks import check_count, check_flag, check_lr, check_momentum, is_
 from borat._numbers.bundle import Bundle, add_group, add_piece, coefficients_of, describe_bundle, new_bundle
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import Constraint, LossOptimizer
-from borat._state.slots import Batch, Kept, Part, Slot
+from borat._state.slots import Batch, Part, Slot, TensorSpec
 from borat._state.store import Loss
 
 if TYPE_CHECKING:
@@ -127,8 +126,7 @@ class BORAT(LossOptimizer):
 
         # 1. The row of the Gram matrix.
         shape = len(groups), pieces
-        among = {"group": self.process_group, "reduce_loss": self.reduce_loss}
-        loss, products = store.measure(loss, batch, ("gram_row", n), shape, **among)
+        loss, products = store.measure(loss, batch, ("gram_row", n), shape, self.process_group, self.reduce_loss)
 
         # 2. and 3. The offset, and the dual over all pieces and the bound.
         largest = min([math.inf, *[part.largest for part, _ in batch]])
@@ -205,8 +203,11 @@ class BORAT(LossOptimizer):
     def _uses_bound(self) -> bool:
         return self.bundle_size > 1  # SGD has no bound
 
-    def _kept(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
-        return _kept(group["bundle_size"], bool(group["momentum"]) or "velocity" in state)
+    def _specs(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[TensorSpec]:
+        specs = []
+        if group["bundle_size"] > 2:  # the last of the N - 1 gradients is still in ``grad``
+            specs = [TensorSpec("centre"), TensorSpec("gradients", rows=group["bundle_size"] - 2)]
+        return [*specs, TensorSpec("velocity")] if group["momentum"] or "velocity" in state else specs
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
         check_lr(group["lr"], group["bundle_size"])
@@ -233,14 +234,6 @@ class BORAT(LossOptimizer):
         super().load_state_dict(state_dict)
         if self.bundle_position and not self._is_evaluating:
             self._from_result(self._find_parts())
-
-
-@cache
-def _kept(bundle_size: int, with_velocity: bool) -> tuple[Kept, ...]:
-    """Return the tensors to keep. The newest gradient stays in ``grad``: N - 2 rows for N - 1 pieces."""
-    rows = bundle_size - 2
-    bundle = (Kept("centre"), Kept("gradients", rows)) if rows > 0 else ()
-    return (*bundle, Kept("velocity")) if with_velocity else bundle
 
 
 class ALIG(BORAT):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,7 @@ from borat._checks import check_betas, check_count, check_finite_lr, check_not_n
 from borat._numbers.rolling import Rolling, RollingInfo, columns, describe_rolling, new_rolling, roll
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import Constraint, LossOptimizer
-from borat._state.slots import Batch, Kept, Part, Slot
+from borat._state.slots import Batch, Part, Slot, TensorSpec
 from borat._state.store import Loss
 from borat._vectors.torch import Average, Metric
 
@@ -135,8 +134,8 @@ class FreeBORAT(LossOptimizer):
 
         # 2., 3. and 4. All products are measured anew, as the metric is a new one; the target and the dual.
         shape = len(groups), sum(columns(first["bundle_size"] - 1))
-        among = {"group": self.process_group, "reduce_loss": self.reduce_loss}
-        loss, sums = store.measure(loss, batch, ("metric_products", metric), shape, **among)
+        products = "metric_products", metric
+        loss, sums = store.measure(loss, batch, products, shape, self.process_group, self.reduce_loss)
         longest = min([math.inf, *[part.largest for part, _ in batch]])
         largest = math.inf if store.device is None else longest
         step = store.take(roll, loss, sums, beta, bound, lr, aim=first["aim"], longest=longest, largest=largest)
@@ -197,8 +196,11 @@ class FreeBORAT(LossOptimizer):
     def _uses_bound(self) -> bool:
         return self.param_groups[0]["aim"] is not None
 
-    def _kept(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[Kept]:
-        return _kept(group["bundle_size"], "y" in state)
+    def _specs(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[TensorSpec]:
+        specs = [TensorSpec("centre"), TensorSpec("rms", at_least_float32=True)]
+        if group["bundle_size"] > 2:  # the newest of the N - 1 gradients is the parameters' own
+            specs.append(TensorSpec("gradients", rows=group["bundle_size"] - 2))
+        return [*specs, TensorSpec("y")] if "y" in state else specs
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
         check_finite_lr(group["lr"])
@@ -209,11 +211,3 @@ class FreeBORAT(LossOptimizer):
         check_positive("eps", group["eps"])
         if self.param_groups and group["betas"] != self.param_groups[0]["betas"]:
             raise ValueError(f"betas must be the same for all parameter groups, got {group['betas']!r}")
-
-
-@cache
-def _kept(bundle_size: int, with_y: bool) -> tuple[Kept, ...]:
-    """Return what is kept. The newest gradient is the parameters' own: N - 2 rows for N - 1 pieces."""
-    kept = (Kept("centre"), Kept("rms", is_precise=True))
-    rows = (Kept("gradients", rows=bundle_size - 2),) if bundle_size > 2 else ()
-    return (*kept, *rows, Kept("y")) if with_y else (*kept, *rows)

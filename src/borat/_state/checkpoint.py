@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from borat._state.slots import Kept
+from borat._state.slots import TensorSpec
 
 NUMBERS = "bundle"
 """Key of the numbers in the first parameter group."""
@@ -49,13 +49,13 @@ def check_keys(state_dict: Mapping[str, Any], name: str, keys: set[str]) -> None
             raise ValueError(f"state_dict must be the state of a {name}, but its parameter groups have no {key!r}")
 
 
-def check_tensor(kept: Kept, state: Mapping[str, Any], param: Tensor, index: int) -> None:
-    """Raise an error if a tensor of the state is missing or does not fit its parameter."""
-    tensor, shape = state.get(kept.key), kept.shape(param)
+def check_tensor(spec: TensorSpec, state: Mapping[str, Any], param: Tensor, index: int) -> None:
+    """Refuse a kept tensor that is missing or does not fit its parameter."""
+    tensor, shape = state.get(spec.key), spec.shape(param)
     if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
         found = tuple(tensor.shape) if isinstance(tensor, Tensor) else tensor
         raise ValueError(
-            f"state_dict must fit the parameters: {kept.key!r} of parameter {index} must have the shape {shape}, "
+            f"state_dict must fit the parameters, but {spec.key!r} of parameter {index} must have the shape {shape}, "
             f"got {found}"
         )
 

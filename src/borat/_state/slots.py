@@ -1,8 +1,8 @@
 """Parameters, their gradients and their optimizer state, arranged for the vector operations.
 
-A :class:`Slot` is one parameter with its tensors in the optimizer's state. A :class:`Part` is a list of slots for one
-call of a vector operation. Both are created once and reused until the state is replaced, which a :class:`Roster` of
-slots detects.
+A :class:`Slot` is one parameter with the tensors kept for it in the optimizer's state. A :class:`Part` is a list of
+slots that one call of a vector operation can take. Both are made once and used until a parameter or its state is
+replaced, which :class:`Members` detects.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _dtype = attrgetter("dtype")
 _place = attrgetter("device", "dtype")
 
 
-class Kept(NamedTuple):
-    """A tensor of the state with the shape and layout of its parameter."""
+class TensorSpec(NamedTuple):
+    """Specification of a tensor kept for each parameter, in its shape and layout."""
 
     key: str  # its name in the optimizer's state
     rows: int | None = None  # the number of stacked tensors, or None for a single one
-    is_precise: bool = False  # use float32 if the parameter has less
+    at_least_float32: bool = False  # whether it has float32 if the parameter has less
 
     def dtype(self, param: Tensor) -> torch.dtype:
-        return torch.promote_types(param.dtype, torch.float32) if self.is_precise else param.dtype
+        return torch.promote_types(param.dtype, torch.float32) if self.at_least_float32 else param.dtype
 
     def shape(self, param: Tensor) -> tuple[int, ...]:
         return tuple(param.shape) if self.rows is None else (self.rows, *param.shape)
@@ -48,16 +48,16 @@ class Slot:
         "group",
         "is_sharded",
         "is_wrapped",
-        "kept",
         "key",
         "layout",
+        "originals",
         "param",
         "size",
         "state",
         "tensors",
     )
 
-    def __init__(self, param: Tensor, group: int, state: dict[str, Any], kept: Sequence[Kept]) -> None:
+    def __init__(self, param: Tensor, group: int, state: dict[str, Any], specs: Sequence[TensorSpec]) -> None:
         self.param = param
         self.group = group
         self.state = state
@@ -68,19 +68,19 @@ class Slot:
         self.layout = _dense_strides(weights)
         self.size = weights.numel()
         self.dtype = weights.dtype
-        for each in kept:
-            if each.key not in state:
-                state[each.key] = _zeros(param, each)
-            self._fit(each)
-        self.tensors = {each.key: _plain(state[each.key]) for each in kept}
-        self.kept = {each.key: state[each.key] for each in kept}
-        self._made_for = (_place(param), group, kept)
+        for spec in specs:
+            if spec.key not in state:
+                state[spec.key] = _zeros(param, spec)
+            self._fit(spec)
+        self.originals = {spec.key: state[spec.key] for spec in specs}
+        self.tensors = {key: _plain(tensor) for key, tensor in self.originals.items()}
+        self._made_for = (_place(param), group, specs)
 
-    def is_current(self, state: dict[str, Any], group: int, kept: Sequence[Kept]) -> bool:
-        """Return True if neither the parameter nor its state was replaced since the slot was created."""
-        if state is not self.state or (_place(self.param), group, kept) != self._made_for:
+    def is_current(self, state: dict[str, Any], group: int, specs: Sequence[TensorSpec]) -> bool:
+        """Return True if neither the parameter nor its state was replaced since the slot was made."""
+        if state is not self.state or (_place(self.param), group, specs) != self._made_for:
             return False
-        return all(map(is_, map(state.get, self.kept), self.kept.values()))
+        return all(map(is_, map(state.get, self.originals), self.originals.values()))
 
     def keep_copy(self, key: str, tensor: Tensor) -> None:
         """Store a copy of a tensor in the state; slots created from now on include it."""
@@ -92,7 +92,7 @@ class Slot:
         """Replace a tensor of the state by a tensor of real numbers."""
         self.tensors[key] = plain
         tensor = torch.view_as_complex(plain) if self.param.is_complex() else plain
-        self.state[key] = self.kept[key] = sharding.wrap_like(tensor, self.state[key])
+        self.state[key] = self.originals[key] = sharding.wrap_like(tensor, self.state[key])
 
     @property
     def weights(self) -> Tensor:
@@ -108,11 +108,11 @@ class Slot:
             grad = sharding.local(sharding.like(grad, self.param))
         return torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
 
-    def _fit(self, kept: Kept) -> None:
-        """Convert a tensor of the state to the right layout, dtype and device; a loaded one may have others."""
-        tensor, dtype = self.state[kept.key], kept.dtype(self.param)
+    def _fit(self, spec: TensorSpec) -> None:
+        """Give a tensor of the state the layout, dtype and device it should have; a loaded one may have others."""
+        tensor, dtype = self.state[spec.key], spec.dtype(self.param)
         plain = _plain(tensor)
-        strides = self.layout if kept.rows is None else (self.size, *self.layout)
+        strides = self.layout if spec.rows is None else (self.size, *self.layout)
         fits = plain.stride()[plain.dim() - len(self.layout) :] == self.layout or plain.numel() <= 1
         if fits and tensor.dtype == dtype and tensor.device == self.param.device:
             return
@@ -120,37 +120,7 @@ class Slot:
         fitted = torch.empty_strided(plain.shape, strides, dtype=real, device=self.param.device).copy_(plain)
         if dtype.is_complex:
             fitted = torch.view_as_complex(fitted)
-        self.state[kept.key] = sharding.wrap_like(fitted, tensor)
-
-
-class Roster:
-    """The slots of a batch, for comparison with the next batch.
-
-    They nearly always agree, so all are compared at once. Comparing them one by one would take a tenth of a step.
-    """
-
-    def __init__(self, slots: list[Slot]) -> None:
-        self.slots = slots
-        self._params = [slot.param for slot in slots]
-        self._places = list(map(_place, self._params))
-        self._strides = list(map(Tensor.stride, self._params))
-        self._states = [slot.state for slot in slots]
-        self._lengths = list(map(len, self._states))
-        self._kept = [tensor for slot in slots for tensor in slot.kept.values()]
-        self._keys = [key for slot in slots for key in slot.kept]
-        self._holders = [slot.state for slot in slots for _ in slot.kept]
-
-    def is_for(self, params: list[Tensor], states: Mapping[Tensor, dict[str, Any]]) -> bool:
-        """Return True if the slots belong to the parameters and all of them are current."""
-        return (
-            len(params) == len(self.slots)
-            and all(map(is_, params, self._params))
-            and list(map(_place, params)) == self._places
-            and list(map(Tensor.stride, params)) == self._strides
-            and all(map(is_, map(states.get, params), self._states))
-            and list(map(len, self._states)) == self._lengths
-            and all(map(is_, map(dict.get, self._holders, self._keys), self._kept))
-        )
+        self.state[spec.key] = sharding.wrap_like(fitted, tensor)
 
 
 class Part:
@@ -227,29 +197,49 @@ class Members:
         self.joined: set[Tensor] = set()
         self.parts: list[Part] = []
         self._slots: dict[Tensor, Slot] = {}
-        self._roster = Roster([])
-        self._device: torch.device | None = None
+        self._arrange([], None)
 
-    def are_current(self, params: list[Tensor], states: Mapping[Tensor, dict[str, Any]], device: Any) -> bool:
-        """Return True if the parts belong to the parameters and to numbers on this device (None for the host)."""
-        return self._device == device and self._roster.is_for(params, states)
-
-    def slot(self, param: Tensor, group: int, state: dict[str, Any], kept: Sequence[Kept]) -> Slot:
-        """Return the slot of a parameter; create a new one if the parameter or its state was replaced."""
+    def slot(self, param: Tensor, group: int, state: dict[str, Any], specs: Sequence[TensorSpec]) -> Slot:
+        """Return the slot of a parameter; a new one if the parameter or its state was replaced."""
         slot = self._slots.get(param)
-        if slot is None or not slot.is_current(state, group, kept):
-            slot = self._slots[param] = Slot(param, group, state, kept)
+        if slot is None or not slot.is_current(state, group, specs):
+            slot = self._slots[param] = Slot(param, group, state, specs)
         return slot
 
     def arrange(self, slots: list[Slot], pieces: int, device: torch.device | None) -> list[Part]:
-        """Group slots into parts; keep the parts if the slots are the same as before."""
-        if slots != self._roster.slots or self._device != device:
+        """Group slots into parts, unless they are the same as before, with numbers on a device or on the host."""
+        if slots != self._arranged or self._device != device:
             groups: dict[Any, list[Slot]] = {}
             for slot in slots:
                 groups.setdefault((slot.key, len(slot.tensors)), []).append(slot)
             self.parts = [Part(group, pieces, on_device=device is not None) for group in groups.values()]
-        self._roster, self._device = Roster(slots), device
+        self._arrange(slots, device)
         return self.parts
+
+    def _arrange(self, slots: list[Slot], device: torch.device | None) -> None:
+        self._arranged, self._device = slots, device
+        self._params = [slot.param for slot in slots]
+        self._places = list(map(_place, self._params))
+        self._strides = list(map(Tensor.stride, self._params))
+        self._states = [slot.state for slot in slots]
+        self._keys = [key for slot in slots for key in slot.originals]
+        self._originals = [tensor for slot in slots for tensor in slot.originals.values()]
+        self._holders = [slot.state for slot in slots for _ in slot.originals]
+
+    def are_current(self, params: Sequence[Tensor], states: Mapping[Tensor, dict[str, Any]], device: Any) -> bool:
+        """Return True if the parts are those of the parameters, and neither these nor their states were replaced.
+
+        They nearly always are, so that all are compared at once: one after the other would take a tenth of a step.
+        """
+        return (
+            self._device == device
+            and len(params) == len(self._params)
+            and all(map(is_, params, self._params))
+            and list(map(_place, params)) == self._places
+            and list(map(Tensor.stride, params)) == self._strides
+            and all(map(is_, map(states.get, params), self._states))
+            and all(map(is_, map(dict.get, self._holders, self._keys), self._originals))
+        )
 
 
 def _has_memory(kind: type) -> bool:
@@ -267,10 +257,10 @@ def _dense_strides(x: Tensor) -> tuple[int, ...]:
     return torch.empty_like(x, device="meta").stride()
 
 
-def _zeros(param: Tensor, kept: Kept) -> Tensor:
-    if kept.rows is None:
-        return torch.zeros_like(param, dtype=kept.dtype(param))
+def _zeros(param: Tensor, spec: TensorSpec) -> Tensor:
+    if spec.rows is None:
+        return torch.zeros_like(param, dtype=spec.dtype(param))
     own = sharding.local(param)
-    size, strides = (kept.rows, *own.shape), (own.numel(), *_dense_strides(own))
-    rows = torch.empty_strided(size, strides, dtype=kept.dtype(param), device=param.device).zero_()
+    size, strides = (spec.rows, *own.shape), (own.numel(), *_dense_strides(own))
+    rows = torch.empty_strided(size, strides, dtype=spec.dtype(param), device=param.device).zero_()
     return sharding.stacked(rows, param)

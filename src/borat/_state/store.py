@@ -90,7 +90,6 @@ class Store:
         batch: Batch,
         products: tuple[str, Any],
         shape: tuple[int, int],
-        *,
         group: ProcessGroup | None,
         reduce_loss: bool,
     ) -> tuple[Any, Any]:
@@ -109,8 +108,9 @@ class Store:
         name, argument = products
         found = [getattr(vectors, name)(argument) for _, vectors in batch]
         if self.device is not None:
-            value, sums = self._total(loss, batch, found, shape, count, group)
-            return value.reshape(()), sums.reshape(shape)
+            numbers = self._total(loss, batch, found, shape, count, group)
+            first, rest = numbers.split_with_sizes((1, len(numbers) - 1))
+            return first.reshape(()), rest.reshape(shape)
         if count == 1 and all(isinstance(x, np.ndarray) for x in found):
             if len(found) == shape[0] == 1:
                 return float(loss), found[0].reshape(shape)
@@ -118,33 +118,31 @@ class Store:
             for (part, _), x in zip(batch, found, strict=True):
                 by_group[part.group] += x
             return float(loss), by_group
-        for options in ({}, {"precise": True}):
-            # Products of a finite gradient may overflow float32: then repeat in float64.
-            if options:
-                found = [
-                    x if isinstance(x, np.ndarray) else getattr(vectors, name)(argument, **options)
-                    for x, (_, vectors) in zip(found, batch, strict=True)
-                ]
-            numbers = torch.cat(self._total(loss, batch, found, shape, count, group)).tolist()
-            if not math.isfinite(numbers[0]) or all(map(math.isfinite, numbers)):
-                break
-        return numbers[0], np.array(numbers[1:]).reshape(shape)
+        value, *sums = self._total(loss, batch, found, shape, count, group).tolist()
+        if math.isfinite(value) and not all(map(math.isfinite, sums)):
+            # A gradient with large entries may overflow float32 although it is finite: then once more in float64.
+            found = [
+                x if isinstance(x, np.ndarray) else getattr(vectors, name)(argument, in_float64=True)
+                for x, (_, vectors) in zip(found, batch, strict=True)
+            ]
+            value, *sums = self._total(loss, batch, found, shape, count, group).tolist()
+        return value, np.array(sums).reshape(shape)
 
     def _total(
         self, loss: Loss, batch: Batch, found: Sequence[Any], shape: tuple[int, int], count: int, group: Any
-    ) -> tuple[Tensor, ...]:
-        """Return the loss and all sums as vectors, over parameters and processes, without a device sync."""
+    ) -> Tensor:
+        """Return the loss and all sums as one vector, over parameters and processes, without a device sync."""
         groups, columns = shape
         tensors = [torch.as_tensor(x) for x in found]
         device = self.device or (tensors[0].device if tensors else torch.device("cpu"))
-        rows = [torch.zeros(columns, dtype=torch.float64, device=device)] * groups
+        sums = [torch.zeros(columns, dtype=torch.float64, device=device)] * groups
         for (part, _), x in zip(batch, tensors, strict=True):
-            rows[part.group] = rows[part.group] + x.to(device) / (part.holders(count) if count > 1 else 1)
-        # A loss that is already averaged is the same on all processes, so averaging does not change it.
-        numbers = torch.cat(((_number(loss, device) / count).reshape(1), *rows))
+            sums[part.group] = sums[part.group] + x.to(device) / (part.holders(count) if count > 1 else 1)
+        # A loss that is averaged already is the same on all processes, so that its mean does not change it.
+        numbers = torch.cat(((_number(loss, device) / count).reshape(1), *sums))
         if count > 1:
             dist.all_reduce(numbers, group=group)
-        return numbers.split_with_sizes((1, groups * columns))
+        return numbers
 
     def send(self, *values: Loss, scalars: int) -> Any:
         """Convert options to the kind of number in use: the first ``scalars`` as scalars, the others as one vector."""

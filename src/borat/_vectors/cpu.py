@@ -105,15 +105,15 @@ class CpuVectors:
         pieces = zip(coefficients.tolist(), [*self._rows[:row], newest], strict=False)
         terms = [(c, x) for c, x in pieces if c or x is newest]
         at_centre = is_new and row == 0  # where the first piece is measured
-        centre, velocity = (self._kept.get(key) for key in ("centre", "velocity"))
+        velocity = self._kept.get("velocity") if completes else None
         arguments = _Move(
             self._out,
-            self._out if at_centre else _addresses(centre),
+            self._out if at_centre else _addresses(self._kept["centre"]),
             b"".join([x for _, x in terms]),
             array("d", [c for c, _ in terms]).tobytes(),
-            _addresses(centre) if at_centre and not completes else None,
+            _addresses(self._kept["centre"]) if at_centre and not completes else None,
             self._rows[row] if is_new and not completes else None,
-            _addresses(velocity) if velocity and completes else None,
+            velocity and _addresses(velocity),
             momentum,
             momentum,
         )
@@ -140,9 +140,7 @@ class CpuVectors:
         if not ok:
             return
         keep = self._rows[int(row)] if self._rows else None
-        arguments = _Roll(
-            ctypes.pointer(self._metric), coefficients.tobytes(), keep, decay, *average, is_constrained
-        )
+        arguments = _Roll(ctypes.pointer(self._metric), coefficients.tobytes(), keep, decay, *average, is_constrained)
         self._library.borat_roll(ctypes.byref(self._shape(len(coefficients))), ctypes.byref(arguments))
         torch.autograd.graph.increment_version(self._weights)
 

@@ -69,7 +69,7 @@ class Flat:
     def __init__(self, slots: Sequence[Any], pieces: int) -> None:
         first = slots[0]
         self.device = first.weights.device
-        self.precise = torch.promote_types(first.dtype, torch.float32)
+        self.sum_dtype = torch.promote_types(first.dtype, torch.float32)
         """The dtype of sums."""
         self._places = [_Place.of(slot) for slot in slots]
         self._sizes = [place.size for place in self._places]
@@ -105,9 +105,9 @@ class Flat:
     def coefficients(self, values: Any) -> Tensor:
         """Return coefficients of the rows as a vector."""
         if isinstance(values, Tensor):
-            return values.to(self.device, self.precise)
-        # For a short gradient, the coefficient may overflow float32 although its product with the gradient does not.
-        dtype = torch.float64 if max(map(abs, values)) > _LARGE else self.precise
+            return values.to(self.device, self.sum_dtype)
+        # A short gradient has a coefficient that float32 may not hold, although it holds their product.
+        dtype = torch.float64 if max(map(abs, values)) > _LARGE else self.sum_dtype
         return torch.stack([self.number(float(x)) for x in values]).to(dtype)
 
 
@@ -129,9 +129,9 @@ class TorchVectors:
             targets += flat.shaped(flat.rows.select(0, len(flat.rows) - 1))
         torch._foreach_copy_(targets, own)
 
-    def gram_row(self, n: Number, *, precise: bool = False) -> Tensor:
-        """Return ``<g, g_k>`` for the stored gradients ``k < n``, then ``<g, g>``; later entries are arbitrary."""
-        return _gram_row(self._flat.rows, self._flat.number(n), _dtype(self._flat, precise))
+    def gram_row(self, n: Number, *, in_float64: bool = False) -> Tensor:
+        """Return ``<g, g_k>`` for the kept gradients ``k < n``, then ``<g, g>``; later entries are arbitrary."""
+        return _gram_row(self._flat.rows, self._flat.number(n), _dtype(self._flat, in_float64))
 
     def move(self, coefficients: Any, row: Number, *, ok: Any, completes: Any, momentum: float) -> None:
         """Move the weights by the step of a BORAT bundle: see :func:`_move`."""
@@ -143,11 +143,11 @@ class TorchVectors:
         centre, velocity = flat.kept.get("centre"), flat.kept.get("velocity")
         self._put(_move(flat.rows, self._weights, centre, velocity, steps, *numbers, self._has_gradients))
 
-    def metric_products(self, metric: Metric, *, precise: bool = False) -> Tensor:
+    def metric_products(self, metric: Metric, *, in_float64: bool = False) -> Tensor:
         """Return the inner products of FreeBORAT's pieces: see :func:`borat._numbers.rolling.columns`."""
         flat = self._flat
         self._metric = Metric(*(flat.number(x) for x in metric))
-        dtype = _dtype(flat, precise)
+        dtype = _dtype(flat, in_float64)
         return _metric_products(flat.rows, self._weights, flat.kept["centre"], flat.kept["rms"], self._metric, dtype)
 
     def metric_move(
@@ -182,8 +182,8 @@ class TorchVectors:
         torch._foreach_copy_(self._params, self._flat.shaped(point.to(self._flat.rows.dtype)))
 
 
-def _dtype(flat: Flat, precise: bool) -> torch.dtype:
-    return torch.float64 if precise else flat.precise
+def _dtype(flat: Flat, in_float64: bool) -> torch.dtype:
+    return torch.float64 if in_float64 else flat.sum_dtype
 
 
 COMPILED_DEVICES = {"cuda", "xpu"}
