@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 
 import pytest
-import torch
-from torch import nn
 
-from borat import ALIG, FreeBORAT
+from borat import FreeBORAT
 from flavours import over_flavours
 from problems import batches, network, train
 
@@ -43,18 +41,3 @@ def test_groups_of_another_optimizer_can_be_taken_over(make):
     other = make([dict(group) for group in optimizer.param_groups])
     assert other.dropped_batches == 0
     train(model, other, batches(2))
-
-
-def test_a_polyak_step_is_called_alig():
-    w = nn.Parameter(torch.tensor([3.0, -4.0], dtype=torch.float64))
-    optimizer = ALIG([w], lr=None, momentum=0.0)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = w.square().sum()
-        loss.backward()
-        optimizer.step(loss=loss)
-        assert optimizer.last_step.kind == "ALIG"
-        assert optimizer.last_step.step_size == pytest.approx(0.25)
-    w.grad = torch.ones(2, dtype=torch.float64)
-    optimizer.step(loss=-0.0)
-    assert optimizer.last_step.step_norm == 0.0

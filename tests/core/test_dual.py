@@ -218,15 +218,6 @@ def test_a_bound_below_zero_is_not_taken_for_zero():
     assert solution.value == -5.5
 
 
-def test_duplicate_gradients_are_no_error():
-    solution = solve_dual(np.ones((4, 4)), np.zeros(4))
-    assert_solved(np.ones((4, 4)), np.zeros(4), solution)
-
-
-def test_a_single_piece():
-    assert solve_dual([[3.0]], [2.0]) == DualSolution(np.ones(1), 0.5, (0,))
-
-
 # Input and output
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-import itertools
 import math
 import warnings
 
@@ -87,31 +85,6 @@ def test_groups_have_their_own_lr_and_decay(bundle_size, radius):
         np.testing.assert_allclose(point.numpy(), y, rtol=0, atol=1e-9)
     assert optimizer.last_step.lr == (0.5, 2.0)
     assert optimizer.last_step.step_size[1] == pytest.approx(4.0 * optimizer.last_step.step_size[0])
-
-
-@pytest.mark.parametrize("bundle_size", SIZES)
-def test_saved_and_loaded_at_any_batch(bundle_size):
-    start, data, case = network(), batches(11), {**CASES["all"], "aim": None}
-    expected = twin(start, data, bundle_size, **case)
-    for split, at_result in itertools.product((1, 4, 10), (False, True)):
-        model = copy.deepcopy(start)
-        optimizer = make(model.parameters(), bundle_size, **case)
-        train(model, optimizer, data[:split])
-        if at_result:
-            optimizer.eval()
-        file = io.BytesIO()
-        torch.save([model.state_dict(), optimizer.state_dict()], file)
-        file.seek(0)
-        other = network()
-        resumed = make(other.parameters(), bundle_size)
-        resumed.constraint = optimizer.constraint
-        for part, state in zip((other, resumed), torch.load(file, weights_only=True), strict=True):
-            part.load_state_dict(state)
-        for opt in (optimizer, resumed) if at_result else ():
-            opt.train()
-        points, others = train(model, optimizer, data[split:]), train(other, resumed, data[split:])
-        assert all(torch.equal(p, q) for p, q in zip(points, others, strict=True))
-        np.testing.assert_allclose(points[-1].numpy(), expected[-1][0], rtol=0, atol=1e-9)
 
 
 def test_bundle_of_two_is_a_share_of_the_polyak_step():
@@ -386,29 +359,6 @@ def test_extreme_gradients(gradients, dtype, bundle_size, backend, monkeypatch):
     assert optimizer.dropped_batches <= 1  # among gradients that differ by many orders of magnitude, one is an outlier
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", ["loss", "gradient"])
-@pytest.mark.parametrize("bundle_size", SIZES)
-def test_non_finite_batches_leave_no_trace(bad, where, bundle_size):
-    model, data = network(), batches(2 * bundle_size)
-    clean = copy.deepcopy(model)
-    expected = train(clean, FreeBORAT(clean.parameters(), bundle_size), data)
-    optimizer = FreeBORAT(model.parameters(), bundle_size)
-    with pytest.warns(UserWarning, match="not finite") as record:
-        for i, (x, y) in enumerate(data):
-            before = vector(model)
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            if where == "gradient":
-                next(model.parameters()).grad.view(-1)[3] = bad
-            optimizer.step(loss=loss * bad if where == "loss" else loss)
-            assert torch.equal(vector(model), before)
-            assert optimizer.dropped_batches == i + 1
-            assert torch.equal(train(model, optimizer, [(x, y)])[-1], expected[i])
-    assert len(record) == 1, "warned of once"
-
-
 @pytest.mark.parametrize("bundle_size", [3, 5])
 def test_a_gradient_missing_at_times_is_zero(bundle_size):
     """If it is missing at first, the parameter joins later, as if its gradients had been zero."""
@@ -428,16 +378,6 @@ def test_a_gradient_missing_at_times_is_zero(bundle_size):
         return torch.cat((a, b)).detach()
 
     torch.testing.assert_close(run(True), run(False), rtol=0, atol=1e-12)
-
-
-def test_a_frozen_parameter_stays():
-    model = network()
-    model[0].weight.requires_grad_(False)
-    frozen = model[0].weight.clone()
-    optimizer = FreeBORAT(model.parameters(), weight_decay=0.1)
-    train(model, optimizer, batches(5))
-    assert torch.equal(model[0].weight, frozen)
-    assert model[0].weight not in optimizer.state
 
 
 @pytest.mark.parametrize("bundle_size", [2, 5])

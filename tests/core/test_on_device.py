@@ -392,11 +392,6 @@ def test_steps_run_on_a_gpu_by_default(fake_gpu):
     assert not FreeBORAT(layers(), capturable=False)._is_on_device()
 
 
-def test_capturable_is_checked():
-    with pytest.raises(ValueError, match="capturable must be True or False, got 'yes'"):
-        FreeBORAT(network().parameters(), capturable="yes")
-
-
 # Compiled
 
 NEW_COMPILER = hasattr(torch._dynamo.config, "trace_autograd_ops")

@@ -145,17 +145,6 @@ def test_the_observed_loss_of_a_skipped_step_is_discarded(make, zero_grad):
     assert torch.equal(parameters_to_vector(model.parameters()), parameters_to_vector(twin_model.parameters()))
 
 
-@every_optimizer
-def test_losses_of_micro_batches_still_add_up(make):
-    model = network()
-    optimizer = make(model.parameters())
-    losses = []
-    for batch in batches(2):
-        observe(model, optimizer, batch, factor=0.5)
-        losses.append(0.5 * nn.functional.cross_entropy(model(batch[0]), batch[1]).item())
-    assert float(optimizer.step()) == pytest.approx(sum(losses))
-
-
 @pytest.fixture
 def _parameters_stay_the_same():
     """Keep the parameters of a model when it is materialised, since the optimizer refers to them."""

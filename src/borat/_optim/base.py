@@ -6,6 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from borat._numbers.step_info import StepInfo
 from borat._optim.observed import Observed
 from borat._state import checkpoint, sharding
 from borat._state.slots import Batch, Members, Part, Slot, TensorSpec
-from borat._state.store import Loss, Store, check_loss, world_size
+from borat._state.store import Loss, Store, world_size
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -226,12 +227,15 @@ class LossOptimizer(Optimizer):
         raise NotImplementedError
 
     def _to_result(self, parts: list[Part]) -> None:
+        """Put the model at the result."""
         raise NotImplementedError
 
     def _from_result(self, parts: list[Part]) -> None:
+        """Put the model back where gradients are measured, bit for bit."""
         raise NotImplementedError
 
     def _stay_with_batch(self, closure: Callable[[], Loss], loss: Loss) -> None:
+        """Complete the bundle on the closure's batch, after its first piece."""
         raise NotImplementedError
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
@@ -242,6 +246,7 @@ class LossOptimizer(Optimizer):
 
     @torch.no_grad()
     def _take_batch(self, loss: Loss) -> None:
+        """Take the loss and the parameters' gradients; without any gradients, do nothing."""
         check_loss(loss)
         params = self._params_with_gradients()
         if not params:
@@ -495,6 +500,14 @@ class LossOptimizer(Optimizer):
         finally:
             self.param_groups = groups
         return text.replace("(", "(\nSteps on the device, without syncs", 1) if self._is_on_device() else text
+
+
+def check_loss(loss: Any) -> None:
+    """Refuse a loss that is not one real number."""
+    if isinstance(loss, Tensor) and loss.numel() != 1:
+        raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
+    if not isinstance(loss, (Tensor, float, Real)) or (isinstance(loss, Tensor) and loss.is_complex()):
+        raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")
 
 
 def _version_of(option: Any) -> Any:

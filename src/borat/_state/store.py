@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
 
 Loss = Tensor | float
 Array = npt.NDArray[np.float64]
-
-
-def check_loss(loss: Any) -> None:
-    """Raise an error unless the loss is one real number."""
-    if isinstance(loss, Tensor) and loss.numel() != 1:
-        raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
-    if not isinstance(loss, (Tensor, float, Real)) or (isinstance(loss, Tensor) and loss.is_complex()):
-        raise ValueError(f"loss must be a number or a tensor with one element, got {loss!r}")
 
 
 def world_size(group: ProcessGroup | None) -> int:

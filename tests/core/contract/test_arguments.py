@@ -120,17 +120,7 @@ def test_observed_losses_add_up_until_a_bare_step(make):
         optimizer.step()
 
 
-def test_the_loss_of_a_skipped_step_is_discarded_with_its_gradients():
-    w = nn.Parameter(torch.ones(1))
-    optimizer = ALIG([w], lr=1e9, momentum=0.0)
-    optimizer.observe(100.0)
-    optimizer.zero_grad()
-    w.grad = torch.ones(1)
-    optimizer.observe(0.25)
-    assert optimizer.step() == 0.25
-
-
-def test_an_observed_loss_replaces_that_of_the_closure():
+def test_observed_loss_goes_before_that_of_the_closure():
     w = nn.Parameter(torch.ones(1))
     optimizer = ALIG([w], lr=1e9, momentum=0.0)
 
@@ -242,6 +232,7 @@ def errors_of_all():
         *(refused("lower_bound must be a finite number", lower_bound=bad) for bad in (-math.inf, math.nan, None)),
         refused("constraint must be None or a callable on a list of parameters", constraint=3),
         *(refused("reduce_loss must be True or False", reduce_loss=bad) for bad in (None, 1)),
+        refused("capturable must be True or False", capturable="yes"),
         refused(f"bundle_size {same} .*, got 4", groups=with_second_group(bundle_size=4)),
         refused(rf"lower_bound {same} .*, got 1\.0", groups=with_second_group(lower_bound=1.0)),
     ]

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from borat._checks import check_lr, check_momentum, is_number
+from borat._optim.base import check_loss
 from borat._state import sharding
-from borat._state.store import check_loss
 
 Loss = Tensor | float
 
