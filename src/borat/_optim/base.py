@@ -511,7 +511,7 @@ def check_loss(loss: Any) -> None:
 
 
 def _version_of(option: Any) -> Any:
-    """Return a value that changes whenever the option does, without reading tensors."""
+    """Return a value that changes with the option, without reading tensors."""
     if isinstance(option, Tensor):
         return id(option), option._version
     return len(option) if isinstance(option, list) else option

@@ -86,6 +86,7 @@ class CpuVectors:
         self._library = library
         self._weights, self._gradients, self._kept = weights, gradients, kept
         self._sizes = array("q", map(Tensor.numel, weights))
+        # Addresses are valid for one batch: assigning to ``data`` gives a tensor other memory.
         self._out, self._rows = _addresses(weights), list(map(_addresses, rows))
         self._newest = None if gradients is None else _addresses(gradients)
 
