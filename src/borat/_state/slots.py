@@ -197,7 +197,7 @@ class Members:
         self.joined: set[Tensor] = set()
         self.parts: list[Part] = []
         self._slots: dict[Tensor, Slot] = {}
-        self._arrange([], None)
+        self._remember([], None)
 
     def slot(self, param: Tensor, group: int, state: dict[str, Any], specs: Sequence[TensorSpec]) -> Slot:
         """Return the slot of a parameter; a new one if the parameter or its state was replaced."""
@@ -213,10 +213,11 @@ class Members:
             for slot in slots:
                 groups.setdefault((slot.key, len(slot.tensors)), []).append(slot)
             self.parts = [Part(group, pieces, on_device=device is not None) for group in groups.values()]
-        self._arrange(slots, device)
+        self._remember(slots, device)
         return self.parts
 
-    def _arrange(self, slots: list[Slot], device: torch.device | None) -> None:
+    def _remember(self, slots: list[Slot], device: torch.device | None) -> None:
+        """Remember what the parts are made for, to be compared with the next batch."""
         self._arranged, self._device = slots, device
         self._params = [slot.param for slot in slots]
         self._places = list(map(_place, self._params))
