@@ -150,7 +150,7 @@ def test_the_gap_of_a_loss_that_falls_like_a_root(capturable):
 
 @pytest.mark.parametrize("capturable", [False, True])
 def test_a_loss_that_has_risen_can_fall_by_as_much_again(capturable):
-    """The running mean follows a rise from 1 to 2; half of the rise is forgotten after four times as many batches."""
+    """The running mean follows a rise from 1 to 2; half of it is forgotten after four times as many batches."""
     w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     optimizer = FreeBORAT([w], 2, capturable=capturable)
     gaps = falling(optimizer, w, [1.0, 1.1] * 200 + [2.0] * 1200)
