@@ -121,17 +121,17 @@ def roll(
     rows = len(old.at_origin)
     pieces, groups = rows + 1, len(products)
     k, warmth = old.batches + 1, 1.0 - beta ** (old.batches + 1)
-    gram, squares, at_centre, apart = ops.split(products, columns(pieces))
-    gram = gram.sum(0)
+    squares = ops.split(products, columns(pieces))[1]
+    gram, _, slopes, apart = ops.split(products.sum(0), columns(pieces))
+    apart = apart.sum()
 
     # 2. The value of the new piece at the centre, and at the origin, where it is kept.
-    value = loss + apart.sum()
-    slopes = at_centre.sum(0)
+    value = loss + apart
     at_origin = value - ops.split(slopes, (rows, 1))[1].sum()
 
     # 3. The gap, the target and the cap.
     square = ops.split(gram, (pieces**2 - 1, 1))[1].sum()
-    known, gap = measure_gap(ops, old, loss, apart.sum(), square, beta)
+    known, gap = measure_gap(ops, old, loss, apart, square, beta)
     if aim is None:
         target = value - AIM * warmth * gap
         eta = ops.minimum(polyak_step(ops, gap, square), polyak_step(ops, known.gaps, known.squares))
@@ -228,7 +228,8 @@ def measure_gap(
     is_steepest = (slide > old.steepest) & (fall > 0.0)
     steepest = ops.where(is_steepest, slide, old.steepest)
     reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
-    scale = ops.where((steepest > 0.0) & (steepest < reach), steepest / ops.where(reach > 0.0, reach, 1.0), 1.0)
+    is_measured = steepest > 0.0
+    scale = ops.where(is_measured, steepest, 1.0) / ops.where(is_measured, ops.maximum(reach, steepest), 1.0)
     gap = (WON * won + lost) * scale + FADE**k * START * square
     return replace(
         old,

@@ -1,4 +1,4 @@
-"""The loss passed to ``observe`` before a step, for trainers that call ``step()`` without it."""
+"""Losses passed to the optimizer before a step, for trainers that call ``step()`` without a loss."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from borat._state.store import Loss
 
 
 class Observed:
-    """The sum of the losses observed since the last step, and the gradient at the time of the last one.
-
-    Args:
-        total: the sum of the losses; None for none.
-        param: a parameter whose gradient tells if the gradients of these losses are still there.
-    """
+    """Sum of the losses since the last step, and the gradient at the time of the last of them."""
 
     def __init__(self, total: Loss | None = None, param: Tensor | None = None) -> None:
         self.total = total
@@ -25,14 +20,14 @@ class Observed:
         self._gradient = None if grad is None else weakref.ref(grad)
         self._version = 0 if grad is None else _version(grad)
 
-    def followed_by(self, loss: Loss, params: list[Tensor]) -> Observed:
-        """Return the sum with one more loss, or this loss alone if the gradients of the earlier ones are gone."""
+    def plus(self, loss: Loss, params: list[Tensor]) -> Observed:
+        """Return the sum with one more loss; this loss alone if the gradients of the earlier ones were reset."""
         param = next((p for p in params if p.grad is not None), None)
         total = None if param is None or self._was_reset() else self.total
         return Observed(loss if total is None else total + loss, param)
 
-    def _is_gone(self) -> bool:
-        """Return True if the gradient was removed. One that accumulates changes in place, which raises its version."""
+    def _was_reset(self) -> bool:
+        """Return True if the gradient was reset. One that accumulates changes in place, which raises its version."""
         if self._param is None or self._gradient is None:  # observed before the backward pass
             return False
         grad = self._param.grad

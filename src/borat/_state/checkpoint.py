@@ -55,7 +55,7 @@ def check_tensor(spec: TensorSpec, state: Mapping[str, Any], param: Tensor, inde
     if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
         found = tuple(tensor.shape) if isinstance(tensor, Tensor) else tensor
         raise ValueError(
-            f"state_dict must fit the parameters, but {spec.key!r} of parameter {index} must have the shape {shape}, "
+            f"state_dict must fit the parameters: {spec.key!r} of parameter {index} must have the shape {shape}, "
             f"got {found}"
         )
 
