@@ -24,7 +24,6 @@ from typing import Any
 LIMIT = 8
 """Largest number of pieces: N of them have 2^N - 1 supports."""
 
-_EPS = 2.0**-52
 _STEPS = 2
 """The first step solves a system by its inverse, which costs digits; the second restores them."""
 
@@ -37,12 +36,18 @@ class BatchedDual:
         arange: makes the vector ``0, 1, ..., n - 1`` of the problems' kind of array.
         where: elementwise choice.
         largest: maximum over the last axis.
+        eps: relative rounding error of the problems' kind of number, float64's by default.
     """
 
     def __init__(
-        self, pieces: int, arange: Callable[[int], Any], where: Callable[..., Any], largest: Callable[[Any], Any]
+        self,
+        pieces: int,
+        arange: Callable[[int], Any],
+        where: Callable[..., Any],
+        largest: Callable[[Any], Any],
+        eps: float = 2.0**-52,
     ) -> None:
-        self._pieces, self._where, self._largest = pieces, where, largest
+        self._where, self._largest, self._noise = where, largest, (pieces + 3) * eps
         self._index, self._supports = arange(pieces), arange(2**pieces - 1)
         one = self._index * 0.0 + 1.0
         self._basis = [where(self._index == k, one, 0.0) for k in range(pieces)]
@@ -96,7 +101,7 @@ class BatchedDual:
         r = self._slopes(Q, b, candidates)
         gap = self._largest(r) - (candidates * r).sum(-1)
         gap = self._where(gap < math.inf, gap, math.inf)  # NaN for supports without a solution
-        noise = (self._pieces + 3) * _EPS * self._largest(self._slopes(-abs(Q), abs(b), candidates))
+        noise = self._noise * self._largest(self._slopes(-abs(Q), abs(b), candidates))
         least = -self._largest(-self._where(gap > noise, gap, self._where(noise < math.inf, noise, gap)))
         best = self._where(gap > _column(least), math.inf, self._sizes).argmin(-1)
         is_best = _column(best) == self._supports

@@ -93,6 +93,14 @@ def columns(pieces: int) -> tuple[int, int, int, int]:
     return pieces**2, pieces**2, pieces, 1
 
 
+def metric_memory(beta2: Number, batches: Number) -> Number:
+    """Return the share of the mean square that a batch leaves, after so many before it.
+
+    The mean square is kept corrected for its start: that is a ``beta2`` which grows from 0.
+    """
+    return beta2 * (1.0 - beta2**batches) / (1.0 - beta2 ** (batches + 1))
+
+
 def roll(
     ops: Ops,
     old: Rolling,

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from borat._checks import check_count, check_flag, check_lr, check_momentum, is_uncapped
+from borat._checks import check_count, check_flag, check_momentum
 from borat._numbers.bundle import Bundle, add_group, add_piece, coefficients_of, describe_bundle, new_bundle
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import Constraint, LossOptimizer
+from borat._optim.checks import check_lr, is_uncapped
 from borat._state.slots import Batch, Part, Slot, TensorSpec
 from borat._state.store import Loss
 

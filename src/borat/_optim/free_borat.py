@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from borat._checks import check_betas, check_count, check_finite_lr, check_not_negative, check_positive, check_share
-from borat._numbers.rolling import Rolling, RollingInfo, columns, describe_rolling, new_rolling, roll
+from borat._checks import check_betas, check_count, check_not_negative, check_positive, check_share
+from borat._numbers.rolling import Rolling, RollingInfo, columns, describe_rolling, metric_memory, new_rolling, roll
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import Constraint, LossOptimizer
+from borat._optim.checks import check_finite_lr
 from borat._state.slots import Batch, Part, Slot, TensorSpec
 from borat._state.store import Loss
 from borat._vectors.torch import Average, Metric
@@ -127,10 +128,8 @@ class FreeBORAT(LossOptimizer):
         options = (*first["betas"], first["eps"], first["lower_bound"], *(group["lr"] for group in groups))
         beta, beta2, eps, bound, lr = store.send(*options, scalars=4)
 
-        # 1. The metric is computed within the products, and stored only once the batch is taken. The root of the mean
-        # square is kept corrected for its start: that is a beta2 which grows from 0.
-        k = store.state.batches
-        metric = Metric(beta2 * (1.0 - beta2**k) / (1.0 - beta2 ** (k + 1)), eps)
+        # 1. The metric is computed within the products, and stored only once the batch is taken.
+        metric = Metric(metric_memory(beta2, store.state.batches), eps)
 
         # 2., 3. and 4. All products are measured anew, as the metric is a new one; the target and the dual.
         shape = len(groups), sum(columns(first["bundle_size"] - 1))

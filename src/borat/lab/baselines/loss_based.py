@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from borat._checks import check_lr, check_momentum, is_number
+from borat._checks import check_momentum, is_number
 from borat._optim.base import check_loss
+from borat._optim.checks import check_lr
 from borat._state import sharding
 
 Loss = Tensor | float

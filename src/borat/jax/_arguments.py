@@ -1,0 +1,105 @@
+"""Arguments of the transformations: options, which may be traced, and what a batch brings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from borat._checks import check_count, is_number
+from borat._numbers.dual_batched import LIMIT
+from borat.jax._numbers import number_type
+
+Params = Any
+"""A pytree of arrays."""
+Projection = Callable[[Params], Params]
+Option = Any
+"""A number, an array without dimensions, or a tree of them that is a prefix of the parameters' tree."""
+
+
+# Options
+
+
+def check_number(name: str, option: Option, allowed: str, is_allowed: Callable[[float], bool]) -> None:
+    """Refuse numbers outside a range. Arrays pass, as they may be traced."""
+    for x in jax.tree.leaves(option, is_leaf=lambda x: x is None):
+        if not isinstance(x, (jax.Array, np.ndarray)) and not (is_number(x) and is_allowed(x)):
+            raise ValueError(f"{name} must be {allowed}, got {x!r}")
+
+
+def check_common(
+    bundle_size: Any, least: int, learning_rate: Any, lower_bound: Any, projection: Projection | None
+) -> None:
+    """Check the options that all methods have."""
+    static = "; if inject_hyperparams made an array of it, name it in static_args"
+    if isinstance(bundle_size, jax.Array):
+        raise ValueError(f"bundle_size must be an integer, got an array{static}")
+    check_count("bundle_size", bundle_size, least=least)
+    if bundle_size > LIMIT:
+        raise ValueError(f"bundle_size must be at most {LIMIT} in JAX, got {bundle_size}")
+    if not callable(learning_rate):
+        check_number("learning_rate", learning_rate, "a finite number of at least 0", lambda x: 0.0 <= x < math.inf)
+    check_number("lower_bound", lower_bound, "a finite number", math.isfinite)
+    if projection is not None and not callable(projection):
+        raise ValueError(f"projection must be None or a function of the parameters, got {projection!r}{static}")
+
+
+def by_leaf(option: Option, params: Params) -> Array:
+    """Return the value of an option for each array of the parameters, as a vector."""
+    values = jax.tree.leaves(jax.tree.broadcast(option, params))
+    return jnp.stack([jnp.asarray(x, number_type()) for x in values])
+
+
+def at_step(learning_rate: Any, count: Array) -> Option:
+    """Return the learning rate, by its schedule if it has one."""
+    return learning_rate(count) if callable(learning_rate) else learning_rate
+
+
+# The batch
+
+
+def check_batch(name: str, params: Params, value: Any) -> None:
+    """Refuse a call without parameters or loss, or with complex parameters."""
+    if params is None:
+        raise ValueError(f"{name} needs the parameters: call update(grads, state, params, value=loss)")
+    if value is None:
+        raise ValueError(
+            f"{name} needs the loss of the batch: call update(grads, state, params, value=loss). Transformations of "
+            "Optax such as chain pass it on; if a training loop calls update for you, it must pass it, too"
+        )
+    if jnp.ndim(value):
+        raise ValueError(f"value must be a number or an array without dimensions, got shape {jnp.shape(value)}")
+    if jnp.iscomplexobj(value) or any(map(jnp.iscomplexobj, jax.tree.leaves(params))):
+        raise ValueError(f"{name} needs a real loss and real parameters: split complex ones into two arrays")
+
+
+def mean_loss(value: Any, axis_name: Any) -> Array:
+    """Return the loss of a batch, averaged over the devices of an axis if it has a name."""
+    loss = jnp.asarray(value, number_type())
+    return loss if axis_name is None else jax.lax.pmean(loss, axis_name)
+
+
+# The state
+
+
+def is_masked(x: Any) -> bool:
+    """Return True for what Optax puts in place of parameters that belong to another transformation."""
+    return isinstance(x, optax.MaskedNode)
+
+
+def find_states(kind: type, state: Any) -> list[Any]:
+    """Return the states of a kind within the state of a transformation.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = [x for x in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, kind)) if isinstance(x, kind)]
+    if not found:
+        raise ValueError(f"state must contain a {kind.__name__}, got a {type(state).__name__} without one")
+    return found

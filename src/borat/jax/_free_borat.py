@@ -1,0 +1,175 @@
+"""FreeBORAT as a gradient transformation."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from borat._numbers.rolling import Rolling, metric_memory, new_rolling, roll
+from borat.jax import _vectors as vectors
+from borat.jax._arguments import (
+    Params,
+    Projection,
+    at_step,
+    by_leaf,
+    check_batch,
+    check_common,
+    check_number,
+    find_states,
+    is_masked,
+    mean_loss,
+)
+from borat.jax._numbers import as_arrays, jax_ops, take
+
+
+class FreeBoratState(NamedTuple):
+    """The state of :func:`free_borat`: two trees like the parameters, and one more for each kept gradient."""
+
+    count: Array  # the number of batches, dropped ones included
+    numbers: Rolling  # the algorithm's few numbers; ``dropped`` and ``zeros`` count batches that made no step
+    centre: Params  # z
+    rms: Params  # the root of the mean square of the gradients
+    gradients: tuple[Params, ...]  # the gradients of the pieces but for the newest
+
+
+def free_borat(
+    bundle_size: int = 3,
+    *,
+    learning_rate: Any = 1.0,
+    b1: Any = 0.9,
+    b2: Any = 0.99,
+    aim: Any = None,
+    lower_bound: Any = 0.0,
+    weight_decay: Any = 0.0,
+    projection: Projection | None = None,
+    eps: Any = 1e-8,
+    axis_name: Any = None,
+) -> optax.GradientTransformationExtraArgs:
+    r"""A stochastic bundle method without a learning rate, a schedule or a bound to know.
+
+    This is :class:`borat.FreeBORAT`, whose documentation has the algorithm, as an Optax transformation. Pass the loss
+    of the batch to ``update`` as ``value``, and take the result from :func:`free_borat_eval_params`. A batch whose
+    loss or gradient is not finite is dropped: its updates are zero.
+
+    Args:
+        bundle_size: the number of pieces :math:`N`, the target included; 2 to 8.
+        learning_rate: a factor on the step: a number, a schedule, or a tree of numbers that is a prefix of the
+            parameters' tree. Leave it at 1.
+        b1: :math:`\beta_1`, how near the parameters are to the average.
+        b2: :math:`\beta_2`, the memory of the metric.
+        aim: a fixed share in (0, 1] of the way to the lower bound, in place of the measured gap.
+        lower_bound: a value that no batch's loss falls below. It is used only if ``aim`` is given.
+        weight_decay: decoupled as in AdamW: a number, or a tree of numbers that is a prefix of the parameters' tree.
+        projection: a function that projects the parameters' tree onto a feasible set, such as those of
+            ``optax.projections``. Start from a feasible point.
+        eps: added to the metric, for numerical stability.
+        axis_name: the name of the axis of ``jax.shard_map``, ``pmap`` or ``vmap`` over which the loss is averaged. The
+            gradients must be averaged already. Arrays that are sharded under ``jit`` need no name.
+
+    Returns:
+        The transformation. Its ``update`` needs ``params`` and ``value``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from borat.jax import free_borat, free_borat_eval_params
+        >>> tx, params = free_borat(), jnp.array([1.0, 2.0])
+        >>> state = tx.init(params)
+        >>> for _ in range(200):
+        ...     loss, grads = jax.value_and_grad(lambda w: (w**2).sum())(params)
+        ...     updates, state = tx.update(grads, state, params, value=loss)
+        ...     params = optax.apply_updates(params, updates)
+        >>> result = free_borat_eval_params(state, params)
+        >>> bool((result**2).sum() < 1e-3)
+        True
+    """
+    check_common(bundle_size, 2, learning_rate, lower_bound, projection)
+    check_number("b1", b1, "a number in (0, 1)", lambda x: 0.0 < x < 1.0)
+    check_number("b2", b2, "a number in [0, 1)", lambda x: 0.0 <= x < 1.0)
+    check_number("weight_decay", weight_decay, "a finite number of at least 0", lambda x: 0.0 <= x < float("inf"))
+    check_number("eps", eps, "a positive, finite number", lambda x: 0.0 < x < float("inf"))
+    if aim is not None:
+        check_number("aim", aim, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0)
+
+    def init(params: Params) -> FreeBoratState:
+        return FreeBoratState(
+            count=jnp.zeros((), jnp.int32),
+            numbers=as_arrays(new_rolling(bundle_size)),
+            centre=jax.tree.map(jnp.array, params),  # a copy: both may be donated
+            rms=jax.tree.map(lambda p: jnp.zeros_like(p, vectors.precise_type(p)), params),
+            gradients=tuple(jax.tree.map(jnp.zeros_like, params) for _ in range(bundle_size - 2)),
+        )
+
+    def update(
+        grads: Params, state: FreeBoratState, params: Params | None = None, *, value: Any = None, **_: Any
+    ) -> tuple[Params, FreeBoratState]:
+        check_batch("free_borat", params, value)
+        y, tree = jax.tree.flatten(params)
+        if not y:  # of optax.multi_transform, for a label that no parameter has
+            return grads, state
+        g, z, rms, *rows = (tree.flatten_up_to(x) for x in (grads, state.centre, state.rms, *state.gradients))
+        pieces = list(zip(*rows, g, strict=True))
+        lr, decay = by_leaf(at_step(learning_rate, state.count), params), by_leaf(weight_decay, params)
+
+        # 1. The metric.
+        beta2 = metric_memory(b2, state.numbers.batches)
+        roots = [vectors.new_rms(*leaf, beta2) for leaf in zip(rms, g, strict=True)]
+
+        # 2., 3. and 4. The products, the target and the dual.
+        D = [root + jnp.asarray(eps, root.dtype) for root in roots]
+        products = jnp.stack([vectors.metric_products(*leaf) for leaf in zip(pieces, y, z, D, strict=True)])
+        loss, longest = mean_loss(value, axis_name), vectors.longest_step(y)
+        beta = jnp.asarray(b1, loss.dtype)
+        options = {"aim": aim, "longest": longest, "largest": longest}
+        numbers, step = take(
+            roll, jax_ops(bundle_size - 1), state.numbers, loss, products, beta, lower_bound, lr, **options
+        )
+
+        # 5. The step, in the metric as it is kept: so XLA can replace it in place.
+        roots = vectors.where(step.ok, roots, rms)
+        centre = []
+        for pieces_, y_, z_, root, c, d in zip(pieces, y, z, roots, step.coefficients, step.decay * decay, strict=True):
+            u = vectors.combine(c, pieces_) / (root + jnp.asarray(eps, root.dtype)) + d.astype(root.dtype) * y_
+            centre.append((z_ - u).astype(z_.dtype))
+        if projection is not None:
+            centre = tree.flatten_up_to(projection(tree.unflatten(centre)))
+        centre = vectors.where(step.ok, centre, z)
+
+        # 6. The point between the centre and the average.
+        average = step.pull, step.ratio, beta
+        moved = [vectors.follow(*leaf, average) for leaf in zip(y, z, centre, strict=True)]
+        updates = [x - old for x, old in zip(vectors.where(step.ok, moved, y), y, strict=True)]
+
+        kept = [vectors.keep(old, new, step.row, step.ok) for *old, new in pieces]
+        return tree.unflatten(updates), FreeBoratState(
+            count=optax.safe_increment(state.count),
+            numbers=numbers,
+            centre=tree.unflatten(centre),
+            rms=tree.unflatten(roots),
+            gradients=tuple(tree.unflatten(row) for row in zip(*kept, strict=True)),
+        )
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def free_borat_eval_params(state: Any, params: Params) -> Params:
+    """Return the result of :func:`free_borat`, the average of the centres: evaluate and save it.
+
+    Args:
+        state: the state of the transformation, or of one that contains it, such as ``optax.chain``.
+        params: the parameters of the same step.
+    """
+    for own in find_states(FreeBoratState, state):
+        beta = own.numbers.beta
+
+        def average(z: Any, y: Any, beta: Array = beta) -> Any:
+            if is_masked(z):
+                return y
+            x = z + (y - z) / jnp.where(beta > 0.0, beta, 1.0).astype(z.dtype)
+            return jnp.where(beta > 0.0, x, y)  # until the first batch is taken
+
+        params = jax.tree.map(average, own.centre, params, is_leaf=is_masked)
+    return params
