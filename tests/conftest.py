@@ -12,6 +12,11 @@ settings.load_profile("borat")
 # Tests run in parallel, and the number of threads affects the last bit.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+# JAX has two devices, for tests of sharded arrays, and compiles in a sixth of the time.
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
+)
 
 LONG = (
     "test_distributed",

@@ -54,7 +54,7 @@ def make(method: str, bundle_size: int, *, radius: Any = None, **options: Any) -
 def train(
     method: str, bundle_size: int, params: Any, data: Any, factors: Any, options: Any, loss_of: Callable = cross_entropy
 ) -> tuple[Any, ...]:
-    """One step on each batch, of which the loss gets a factor: the parameters, results, states and losses after each."""
+    """One step on each batch, whose loss gets a factor: the parameters, results, numbers and losses after each."""
     tx = make(method, bundle_size, **options)
 
     def step(carry: Any, batch: Any) -> Any:

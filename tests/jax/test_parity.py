@@ -116,9 +116,7 @@ def test_borat_equals_the_literal_twin(bundle_size):
         literal_borat(vector(model).numpy(), as_functions(model, data), 12 // pieces, bundle_size, 0.5, 0.9, 0.1)
     )
     options = {"learning_rate": 0.5, "momentum": 0.9, "lower_bound": 0.1, "radius": NO_BALL}
-    points, results, _, _ = train_in_jax(
-        "borat", bundle_size, arrays_of(model), data_of(data), jnp.ones(12), options
-    )
+    points, results, _, _ = train_in_jax("borat", bundle_size, arrays_of(model), data_of(data), jnp.ones(12), options)
     np.testing.assert_allclose(flat(points), [point for point, _ in twin], rtol=0, atol=1e-9)
     centres = [vector(model).numpy(), *(point for point, _ in twin[pieces - 1 :: pieces])]
     expected = [centres[(i + 1) // pieces] for i in range(12)]

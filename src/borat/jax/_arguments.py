@@ -64,8 +64,12 @@ def at_step(learning_rate: Any, count: Array) -> Option:
 # The batch
 
 
-def check_batch(name: str, params: Params, value: Any) -> None:
-    """Refuse a call without parameters or loss, or with complex parameters."""
+def flatten(name: str, params: Params | None, value: Any) -> tuple[list[Array], Any]:
+    """Return the arrays of the parameters and the structure of their tree.
+
+    Raises:
+        ValueError: if parameters or loss are missing or complex, or if the loss is not one number.
+    """
     if params is None:
         raise ValueError(f"{name} needs the parameters: call update(grads, state, params, value=loss)")
     if value is None:
@@ -77,12 +81,14 @@ def check_batch(name: str, params: Params, value: Any) -> None:
         raise ValueError(f"value must be a number or an array without dimensions, got shape {jnp.shape(value)}")
     if jnp.iscomplexobj(value) or any(map(jnp.iscomplexobj, jax.tree.leaves(params))):
         raise ValueError(f"{name} needs a real loss and real parameters: split complex ones into two arrays")
+    leaves, tree = jax.tree.flatten(params)
+    return leaves, tree
 
 
 def mean_loss(value: Any, axis_name: Any) -> Array:
     """Return the loss of a batch, averaged over the devices of an axis if it has a name."""
     loss = jnp.asarray(value, number_type())
-    return loss if axis_name is None else jax.lax.pmean(loss, axis_name)
+    return loss if axis_name is None else jax.lax.pmean(loss, axis_name)  # type: ignore[no-untyped-call]
 
 
 # The state

@@ -17,10 +17,10 @@ from borat.jax._arguments import (
     Projection,
     at_step,
     by_leaf,
-    check_batch,
     check_common,
     check_number,
     find_states,
+    flatten,
     is_masked,
     mean_loss,
 )
@@ -30,7 +30,7 @@ from borat.jax._numbers import as_arrays, jax_ops, take
 class BoratState(NamedTuple):
     """The state of :func:`borat`: trees like the parameters, None if the options need none."""
 
-    count: Array  # the number of batches, dropped ones included
+    count: Array  # type: ignore[assignment]  # the number of batches, dropped ones included
     numbers: Bundle  # the algorithm's few numbers; ``position`` is the number of pieces in the open bundle
     centre: Params | None  # the point that the open bundle started from
     velocity: Params | None  # of Nesterov's momentum
@@ -70,12 +70,16 @@ def borat(
     Example:
         >>> import jax, jax.numpy as jnp, optax
         >>> from borat.jax import borat
-        >>> tx, params = borat(learning_rate=1.0), jnp.array([1.0, 2.0])
-        >>> state = tx.init(params)
-        >>> for _ in range(40):
+        >>> tx = borat(learning_rate=1.0)
+        >>> @jax.jit
+        ... def step(params, state):
         ...     loss, grads = jax.value_and_grad(lambda w: (w**2).sum())(params)
         ...     updates, state = tx.update(grads, state, params, value=loss)
-        ...     params = optax.apply_updates(params, updates)
+        ...     return optax.apply_updates(params, updates), state
+        >>> params = jnp.array([1.0, 2.0])
+        >>> state = tx.init(params)
+        >>> for _ in range(40):
+        ...     params, state = step(params, state)
         >>> bool((params**2).sum() < 1e-3)
         True
     """
@@ -102,8 +106,7 @@ def borat(
     def update(
         grads: Params, state: BoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, BoratState]:
-        check_batch("borat", params, value)
-        weights, tree = jax.tree.flatten(params)
+        weights, tree = flatten("borat", params, value)
         if not weights:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
         g, *rows = (tree.flatten_up_to(x) for x in (grads, *state.gradients))
@@ -123,23 +126,19 @@ def borat(
         if state.centre is not None:  # the first piece is measured at the centre
             base = vectors.where(n > 0, tree.flatten_up_to(state.centre), weights)
         kept = [vectors.keep(old, new, n, step.ok) for *old, new in gradients]
-        steps = [
-            vectors.combine(c, (*old, new)) for c, old, new in zip(step.coefficients, kept, g, strict=True)
-        ]
-        point = [x - u for x, u in zip(base, steps, strict=True)]
-        velocity = None
+        steps = [vectors.combine(c, (*old, new)) for c, old, new in zip(step.coefficients, kept, g, strict=True)]
+        point, velocity = [x - u for x, u in zip(base, steps, strict=True)], None
         if state.velocity is not None:
             old = tree.flatten_up_to(state.velocity)
-            moved = [jnp.asarray(momentum, u.dtype) * v + u for v, u in zip(old, steps, strict=True)]
-            point = [
-                x - jnp.where(step.completes, jnp.asarray(momentum, v.dtype), 0.0) * v
-                for x, v in zip(point, moved, strict=True)
-            ]
-            velocity = tree.unflatten(vectors.where(step.completes, moved, old))
+            new = [jnp.asarray(momentum, u.dtype) * v + u for v, u in zip(old, steps, strict=True)]
+            ahead = [x - jnp.asarray(momentum, v.dtype) * v for x, v in zip(point, new, strict=True)]
+            point = vectors.where(step.completes, ahead, point)
+            velocity = tree.unflatten(vectors.where(step.completes, new, old))
+        point = vectors.where(step.ok, point, weights)
         if projection is not None:
-            feasible = tree.flatten_up_to(projection(tree.unflatten(vectors.where(True, point, weights))))
-            point = vectors.where(step.completes, feasible, vectors.where(True, point, weights))
-        updates = [x - old for x, old in zip(vectors.where(step.ok, point, weights), weights, strict=True)]
+            feasible = tree.flatten_up_to(projection(tree.unflatten(point)))
+            point = vectors.where(step.completes, feasible, point)
+        updates = [x - old for x, old in zip(point, weights, strict=True)]
         return tree.unflatten(updates), BoratState(
             count=optax.safe_increment(state.count),
             numbers=numbers,
@@ -151,14 +150,24 @@ def borat(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def alig(learning_rate: Any = 0.1, *, momentum: Any = 0.9, **options: Any) -> optax.GradientTransformationExtraArgs:
+def alig(
+    learning_rate: Any = 0.1,
+    *,
+    momentum: Any = 0.9,
+    lower_bound: Any = 0.0,
+    projection: Projection | None = None,
+    axis_name: Any = None,
+) -> optax.GradientTransformationExtraArgs:
     """Adaptive Learning-rates for Interpolation with Gradients: :func:`borat` with a bundle of two.
 
     Args:
         learning_rate: the cap of the Polyak step; ``None`` for a step without one.
-        momentum: Nesterov momentum, in [0, 1).
-        options: those of :func:`borat`.
+        momentum: see :func:`borat`, as for all other arguments.
+        lower_bound: a value that no batch's loss falls below.
+        projection: a function that projects the parameters' tree onto a feasible set.
+        axis_name: the name of the axis over which the loss is averaged.
     """
+    options: dict[str, Any] = {"lower_bound": lower_bound, "projection": projection, "axis_name": axis_name}
     return borat(learning_rate, 2, momentum=momentum, **options)
 
 

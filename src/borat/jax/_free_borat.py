@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +17,10 @@ from borat.jax._arguments import (
     Projection,
     at_step,
     by_leaf,
-    check_batch,
     check_common,
     check_number,
     find_states,
+    flatten,
     is_masked,
     mean_loss,
 )
@@ -29,7 +30,7 @@ from borat.jax._numbers import as_arrays, jax_ops, take
 class FreeBoratState(NamedTuple):
     """The state of :func:`free_borat`: two trees like the parameters, and one more for each kept gradient."""
 
-    count: Array  # the number of batches, dropped ones included
+    count: Array  # type: ignore[assignment]  # the number of batches, dropped ones included
     numbers: Rolling  # the algorithm's few numbers; ``dropped`` and ``zeros`` count batches that made no step
     centre: Params  # z
     rms: Params  # the root of the mean square of the gradients
@@ -76,12 +77,16 @@ def free_borat(
     Example:
         >>> import jax, jax.numpy as jnp, optax
         >>> from borat.jax import free_borat, free_borat_eval_params
-        >>> tx, params = free_borat(), jnp.array([1.0, 2.0])
-        >>> state = tx.init(params)
-        >>> for _ in range(200):
+        >>> tx = free_borat()
+        >>> @jax.jit
+        ... def step(params, state):
         ...     loss, grads = jax.value_and_grad(lambda w: (w**2).sum())(params)
         ...     updates, state = tx.update(grads, state, params, value=loss)
-        ...     params = optax.apply_updates(params, updates)
+        ...     return optax.apply_updates(params, updates), state
+        >>> params = jnp.array([1.0, 2.0])
+        >>> state = tx.init(params)
+        >>> for _ in range(200):
+        ...     params, state = step(params, state)
         >>> result = free_borat_eval_params(state, params)
         >>> bool((result**2).sum() < 1e-3)
         True
@@ -89,8 +94,8 @@ def free_borat(
     check_common(bundle_size, 2, learning_rate, lower_bound, projection)
     check_number("b1", b1, "a number in (0, 1)", lambda x: 0.0 < x < 1.0)
     check_number("b2", b2, "a number in [0, 1)", lambda x: 0.0 <= x < 1.0)
-    check_number("weight_decay", weight_decay, "a finite number of at least 0", lambda x: 0.0 <= x < float("inf"))
-    check_number("eps", eps, "a positive, finite number", lambda x: 0.0 < x < float("inf"))
+    check_number("weight_decay", weight_decay, "a finite number of at least 0", lambda x: 0.0 <= x < math.inf)
+    check_number("eps", eps, "a positive, finite number", lambda x: 0.0 < x < math.inf)
     if aim is not None:
         check_number("aim", aim, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0)
 
@@ -106,21 +111,22 @@ def free_borat(
     def update(
         grads: Params, state: FreeBoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, FreeBoratState]:
-        check_batch("free_borat", params, value)
-        y, tree = jax.tree.flatten(params)
+        y, tree = flatten("free_borat", params, value)
         if not y:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
         g, z, rms, *rows = (tree.flatten_up_to(x) for x in (grads, state.centre, state.rms, *state.gradients))
         pieces = list(zip(*rows, g, strict=True))
         lr, decay = by_leaf(at_step(learning_rate, state.count), params), by_leaf(weight_decay, params)
 
+        def metric(roots: list[Array]) -> list[Array]:
+            return [root + jnp.asarray(eps, root.dtype) for root in roots]
+
         # 1. The metric.
         beta2 = metric_memory(b2, state.numbers.batches)
         roots = [vectors.new_rms(*leaf, beta2) for leaf in zip(rms, g, strict=True)]
 
         # 2., 3. and 4. The products, the target and the dual.
-        D = [root + jnp.asarray(eps, root.dtype) for root in roots]
-        products = jnp.stack([vectors.metric_products(*leaf) for leaf in zip(pieces, y, z, D, strict=True)])
+        products = jnp.stack([vectors.metric_products(*x) for x in zip(pieces, y, z, metric(roots), strict=True)])
         loss, longest = mean_loss(value, axis_name), vectors.longest_step(y)
         beta = jnp.asarray(b1, loss.dtype)
         options = {"aim": aim, "longest": longest, "largest": longest}
@@ -128,12 +134,10 @@ def free_borat(
             roll, jax_ops(bundle_size - 1), state.numbers, loss, products, beta, lower_bound, lr, **options
         )
 
-        # 5. The step, in the metric as it is kept: so XLA can replace it in place.
+        # 5. The step, in the metric as it is kept, so that XLA replaces the roots in place.
         roots = vectors.where(step.ok, roots, rms)
-        centre = []
-        for pieces_, y_, z_, root, c, d in zip(pieces, y, z, roots, step.coefficients, step.decay * decay, strict=True):
-            u = vectors.combine(c, pieces_) / (root + jnp.asarray(eps, root.dtype)) + d.astype(root.dtype) * y_
-            centre.append((z_ - u).astype(z_.dtype))
+        steps = zip(pieces, y, z, metric(roots), step.coefficients, step.decay * decay, strict=True)
+        centre = [vectors.metric_move(*leaf) for leaf in steps]
         if projection is not None:
             centre = tree.flatten_up_to(projection(tree.unflatten(centre)))
         centre = vectors.where(step.ok, centre, z)
@@ -168,8 +172,8 @@ def free_borat_eval_params(state: Any, params: Params) -> Params:
         def average(z: Any, y: Any, beta: Array = beta) -> Any:
             if is_masked(z):
                 return y
-            x = z + (y - z) / jnp.where(beta > 0.0, beta, 1.0).astype(z.dtype)
-            return jnp.where(beta > 0.0, x, y)  # until the first batch is taken
+            share = jnp.where(beta > 0.0, 1.0 / beta, 1.0).astype(vectors.precise_type(z))  # 1 before the first batch
+            return (z + (y - z) * share).astype(y.dtype)
 
         params = jax.tree.map(average, own.centre, params, is_leaf=is_masked)
     return params

@@ -22,7 +22,7 @@ def number_type() -> Any:
 def jax_ops(pieces: int) -> Ops:
     """Return the functions for arrays, for problems of so many pieces and a constant one."""
     arange = partial(np.arange, dtype=number_type())
-    eps = float(jnp.finfo(number_type()).eps)
+    eps = float(jnp.finfo(number_type()).eps)  # type: ignore[no-untyped-call]
     return Ops(
         maximum=jnp.maximum,
         minimum=jnp.minimum,

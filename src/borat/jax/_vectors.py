@@ -5,7 +5,6 @@ These are the operations of :mod:`borat._vectors` as pure functions. What a drop
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ def precise_type(x: Array) -> Any:
 
 def longest_step(params: Sequence[Array]) -> float:
     """Return the length of the longest step that all parameters can take."""
-    return min([math.inf, *(float(jnp.finfo(p.dtype).max) for p in params)])
+    return min(float(jnp.finfo(p.dtype).max) for p in params)  # type: ignore[no-untyped-call]
 
 
 def where(condition: Any, new: Sequence[Array], old: Sequence[Array]) -> list[Array]:
@@ -69,6 +68,11 @@ def metric_products(pieces: Sequence[Array], y: Array, z: Array, D: Array) -> Ar
     sums = jnp.stack(_sums([*once, *twice, *(g * z for g in G), apart]))
     place = [lower.index((max(i, j), min(i, j))) for i in range(n) for j in range(n)]  # both matrices are symmetric
     return sums[jnp.asarray([*place, *(len(lower) + k for k in place), *range(2 * len(lower), len(sums))])]
+
+
+def metric_move(pieces: Sequence[Array], y: Array, z: Array, D: Array, coefficients: Array, decay: Array) -> Array:
+    """Return the centre after a step: ``z - sum of coefficient * gradient / D - decay * y``."""
+    return (z - combine(coefficients, pieces) / D - decay.astype(D.dtype) * y).astype(z.dtype)
 
 
 def follow(y: Array, z: Array, centre: Array, average: Sequence[Any]) -> Array:
