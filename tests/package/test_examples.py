@@ -16,6 +16,9 @@ PACKAGES = {
     "accelerate_loop": ["accelerate"],
     "fabric": ["lightning"],
     "huggingface_trainer": ["transformers", "accelerate"],
+    "jax_equinox": ["optax", "equinox"],
+    "jax_flax": ["optax", "flax"],
+    "jax_loop": ["optax"],
     "lightning_trainer": ["lightning"],
     "sweep_own_model": ["pebble", "cloudpickle"],
     "tensorboard_logging": ["tensorboard"],
@@ -28,11 +31,13 @@ def code_of(name):
 
 def run(name, tmp_path, *words):
     for package in PACKAGES.get(name, []):
-        pytest.importorskip(package, reason="needs the lab or trainers extra")
+        pytest.importorskip(package, reason="needs the lab, trainers or jax extra")
     return run_program(code_of(name), tmp_path, *words)
 
 
-@pytest.mark.parametrize("name", ["accelerate_loop", "fabric", "lightning_trainer"])
+@pytest.mark.parametrize(
+    "name", ["accelerate_loop", "fabric", "jax_equinox", "jax_flax", "jax_loop", "lightning_trainer"]
+)
 def test_digits_are_learned(name, tmp_path):
     accuracy = re.search(r"accuracy ([\d.]+)%", run(name, tmp_path))
     assert float(accuracy[1]) > 90

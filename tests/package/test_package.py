@@ -24,7 +24,7 @@ def test_import_needs_torch_and_numpy_alone():
     """Import borat without the packages of the extras; PyTorch's compiler is not imported either, which is slow."""
     code = """
 import sys
-for name in ("sklearn", "scipy", "matplotlib", "rich", "typer", "quadprog", "hypothesis"):
+for name in ("sklearn", "scipy", "matplotlib", "rich", "typer", "quadprog", "hypothesis", "jax", "optax"):
     sys.modules[name] = None
 import borat, borat.constraints, borat.losses
 borat.BORAT, borat.FreeBORAT
@@ -39,6 +39,12 @@ def test_command_without_the_lab_says_what_to_install():
     assert done.returncode == 1
     assert "typer is missing: pip install 'borat[lab]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_jax_that_is_missing_is_named():
+    code = "import sys; sys.modules['jax'] = None; import borat.jax"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "jax is missing: pip install 'borat[jax]'" in done.stderr
 
 
 def test_public_names():
@@ -70,6 +76,8 @@ def code_of(page: str) -> str:
 @pytest.mark.parametrize("page", [page for page in pages() if code_of(page) and page != "docs/your-own-data.md"])
 def test_code_blocks_run(page, tmp_path):
     """test_own_data.py runs the blocks of docs/your-own-data.md, between its commands."""
+    if page == "docs/jax.md":
+        pytest.importorskip("optax", reason="needs the jax extra")
     run_program(code_of(page), tmp_path)
 
 

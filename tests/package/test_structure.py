@@ -69,9 +69,9 @@ def imports_of(path: Path) -> set[str]:
 
 
 def room_of(module: str) -> str:
-    """Return ``__main__``, ``lab`` or ``integrations`` for their modules, and ``core`` for all others."""
+    """Return ``__main__``, ``lab``, ``integrations`` or ``jax`` for their modules, and ``core`` for all others."""
     part = module.removeprefix("borat").removeprefix(".").partition(".")[0]
-    return part if part in ("__main__", "lab", "integrations") else "core"
+    return part if part in ("__main__", "lab", "integrations", "jax") else "core"
 
 
 def parts_of_lab(modules: set[str]) -> set[str]:
@@ -98,9 +98,15 @@ def test_imports_of_the_core_point_one_way(layer):
 
 
 def test_the_numbers_do_not_import_torch():
-    names = [f"borat._numbers.{name}" for name in WITHOUT_TORCH]
+    names = ["borat._checks", *(f"borat._numbers.{name}" for name in WITHOUT_TORCH)]
     code = f"import sys, {', '.join(names)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_jax_does_not_import_torch():
+    pytest.importorskip("optax", reason="needs the jax extra")
+    code = "import sys, borat.jax; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
 
 
 def test_every_part_of_the_lab_is_listed():
@@ -124,7 +130,13 @@ def test_imports_have_no_cycles():
 
 
 def test_rooms_import_one_way():
-    allowed = {"core": {"core"}, "integrations": {"core", "integrations"}, "lab": {"core", "lab"}, "__main__": {"lab"}}
+    allowed = {
+        "core": {"core"},
+        "integrations": {"core", "integrations"},
+        "jax": {"core", "jax"},
+        "lab": {"core", "jax", "lab"},
+        "__main__": {"lab"},
+    }
     for module, path in MODULES.items():
         for other in imports_of(path):
             assert room_of(other) in allowed[room_of(module)], f"{module} must not import {other}"

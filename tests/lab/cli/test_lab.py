@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,9 @@ def test_bench_prints_and_writes_its_tables(tmp_path):
     for word in ("SGD (fused)", "AdamW (fused)", "BORAT, N = 10", "FreeBORAT, N = 3", "Prodigy", "quadprog", "PyTorch"):
         assert word in page
     assert "Operations of a step on the device, of 60 tensors" in page
+    if find_spec("optax"):
+        for word in ("In JAX, MLP", "optax.adamw", "optax.contrib.schedule_free_adamw", "free_borat, N = 3"):
+            assert word in page
     assert [path.name for path in tmp_path.iterdir()] == ["bench.md"]
 
 

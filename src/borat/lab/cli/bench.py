@@ -20,20 +20,26 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each optimizer.")] = 15,
     output: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
 ) -> None:
-    """Measure the optimizer call beside PyTorch's SGD and Adam, and the dual beside quadprog."""
+    """Measure the optimizer call beside PyTorch's SGD and Adam, and Optax's AdamW; the dual beside quadprog."""
     try:
         names = [pick("model", name, MODELS) for name in models or MODELS]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="MODELS") from error
     from borat.lab.timing import optimizers as measure  # slow to import, and not needed to see a mistake
     from borat.lab.timing import tables
+    from borat.lab.timing.jax_steps import JaxCost, jax_tables, measure_jax
     from borat.lab.timing.launches import measure_kernels, measure_launches
 
     costs: list[measure.OptimizerCost] = []
     for name in names:
         with progress_bar(name) as progress:
             costs += measure.measure_optimizers(name, rounds, progress)
+    in_jax: list[JaxCost] = []
+    for name in names:
+        with progress_bar(f"{name} in JAX") as progress:
+            in_jax += measure_jax(name, rounds, progress)
     shown = tables.tables(costs, measure.measure_dual(), measure_launches(), measure_kernels())
+    shown += jax_tables(in_jax)
     for table in shown:
         show_table(table.as_rich())
     say(measure.machine())
