@@ -118,7 +118,7 @@ def borat(
         row = jnp.stack([vectors.gram_row(old, new, n) for *old, new in gradients])
 
         # 2. and 3. The offset, and the dual over all pieces and the bound.
-        loss, options = mean_loss(value, axis_name), {"is_capped": is_capped, "longest": vectors.longest_step(weights)}
+        loss, options = mean_loss(value, axis_name), {"is_capped": is_capped, "largest": vectors.longest_step(weights)}
         numbers, step = take(add_piece, jax_ops(pieces), state.numbers, loss, row, lower_bound, lr, **options)
 
         # 4. The trial point for the next piece or, with the last one, the new centre.
