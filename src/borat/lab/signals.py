@@ -14,6 +14,10 @@ from typing import Any
 SHOW_CURSOR = b"\x1b[?25h"
 
 
+class Interrupted(Exception):  # noqa: N818 - not an error
+    """The process was asked to end during a run, which was saved and can be resumed."""
+
+
 def exit_on_ctrl_c() -> None:
     """Exit on Ctrl-C with one line instead of a traceback, until a command installs another handler.
 

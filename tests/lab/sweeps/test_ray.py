@@ -1,4 +1,4 @@
-"""The Ray engine on a real Ray, whose workers are killed."""
+"""The Ray engine, on a Ray cluster on this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG = RunConfig(epochs=6, train_limit=600, batch_size=8, dropout=0.2)
 
 @pytest.fixture(scope="module")
 def _cluster():
-    """Ray as the engine starts it by itself, with two CPUs and a GPU that exists on paper."""
+    """Ray as the engine starts it, with two CPUs and a fictitious GPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2, "GPU": 1}')
@@ -43,7 +43,7 @@ def _cluster():
     assert not ray.is_initialized(), "it ends with the sweep"
 
 
-# First, what goes wrong without a cluster
+# Without a cluster
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_bad_options(options, message):
 
 
 def test_a_command_starts_ray_and_ends_it(tmp_path):
-    """In a process of its own, as a user does."""
+    """In a new process, as a user does."""
     words = ["sweep", "--engine", "ray", "--epochs", "1", "--train-limit", "100", "--lr", "0.1,1", "--optimizer", "sgd"]
     environment = {**os.environ, "RAY_OVERRIDE_RESOURCES": '{"CPU": 2}', "COLUMNS": "200"}
     environment.pop("RAY_ADDRESS", None)
@@ -106,7 +106,7 @@ def test_a_command_starts_ray_and_ends_it(tmp_path):
     assert not ray.is_initialized()
 
 
-# Then on the cluster
+# On the cluster
 
 
 @on_the_cluster
@@ -127,13 +127,13 @@ def test_killed_worker_is_retried_and_the_run_is_the_same(tmp_path):
     assert [{**e, "seconds": 0} for e in ours.metrics.epochs] == [{**e, "seconds": 0} for e in theirs.metrics.epochs]
     weights, expected = ours.load("last.pt")["model"], theirs.load("last.pt")["model"]
     assert all(torch.equal(weights[key], expected[key]) for key in expected)
-    assert ray.is_initialized(), "it was ours before the sweep, and is ours after it"
+    assert ray.is_initialized(), "the sweep leaves a connection of the program open"
 
 
 @on_the_cluster
 @needs_table
 def test_on_this_machine_it_listens_for_no_other():
-    """Neither this process nor Ray's own, nor those that work."""
+    """Neither this process nor Ray's processes nor the workers."""
     found = listening(os.getpid())
     assert found
     assert found <= LOOPBACK
@@ -154,7 +154,7 @@ def test_interrupt_saves_the_run(tmp_path):
 
 @on_the_cluster
 def test_command(tmp_path):
-    """Failures are listed by their reason, and are the exit code; one run at a time, in the process of the last."""
+    """Failures are listed by their reason and give exit code 1. One run at a time, all in one process."""
     arguments = f"sweep --engine ray --out {tmp_path} --epochs 1 --train-limit 100 --lr 0.1,1 --optimizer sgd,borat"
     arguments += " --weight-decay 0.01 --cpus-per-run 2"
     done = CliRunner().invoke(app, arguments.split(), env={"COLUMNS": "200"})
@@ -173,10 +173,10 @@ def test_command(tmp_path):
 
 @pytest.fixture
 def resources():
-    """A function of no module, which Ray would look for on the other machine."""
+    """A function without a module, which Ray would import on the other machine."""
 
     def resources(kind, number, folder):
-        """What Ray reserved; some kinds of runs have bad luck."""
+        """Return the resources that Ray reserved; some kinds of runs fail."""
         if kind == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "fails":
@@ -197,7 +197,7 @@ def resources():
 
 @on_the_cluster
 def test_fractions_of_a_gpu(tmp_path, resources):
-    """Two runs share the one GPU at the same time: each waits for the other."""
+    """Two runs share the GPU at the same time: each waits for the other."""
     engine = RayEngine(cpus_per_run=1, gpus_per_run=0.5)
     outcomes = sweep(resources, {"kind": ["lives"], "number": [1, 2]}, folder=tmp_path, engine=engine)
     expected = {"cpus": 1.0, "gpus": 0.5, "threads": 1, "visible": 1}

@@ -1,1 +1,1 @@
-"""Many runs: a grid, the jobs that it makes, and where they are done."""
+"""Sweeps: grids of settings, the jobs that they make, and the engines that run these."""

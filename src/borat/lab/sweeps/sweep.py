@@ -1,4 +1,4 @@
-"""Many runs: what is done is skipped, what was interrupted goes on, what fails does not stop the rest."""
+"""Sweeps: finished runs are skipped, interrupted ones continue, failures do not stop the rest."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.config import Execution, RunConfig
-from borat.lab.files import check_writable, pick
+from borat.lab.files import check_writable
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.base import Engine
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import Grid, combinations
-from borat.lab.sweeps.jobs import Attempt, FunctionJob, Job, Outcome, TrainingJob, digest, pack
-from borat.lab.sweeps.progress import JobProgress, SweepProgress, Watch
+from borat.lab.sweeps.jobs import FunctionJob, Job, Outcome, TrainingJob, digest
+from borat.lab.sweeps.progress import SweepProgress, Watch
 from borat.lab.training.checks import check_names
 
 
@@ -28,16 +28,16 @@ def run_configs(
     engine: Engine | None = None,
     watch: Watch | None = None,
 ) -> list[Outcome]:
-    """Train each configuration in ``folder/<digest>``; what became of each, in the same order.
+    """Train each configuration in ``folder/<digest>``, and return the outcomes in the same order.
 
-    Runs that are finished or have diverged are not trained again; others go on where they were.
+    Runs that have finished or diverged are not trained again; others continue from their last checkpoint.
     """
     if execution is not None and execution.devices > 1:
-        raise ValueError(f"devices must be 1 in a sweep, which runs side by side, got {execution.devices}")
+        raise ValueError(f"devices must be 1 in a sweep, got {execution.devices}")
     for config in configs:
         check_names(config)
     folder, data_dir = folder.absolute(), data_dir and data_dir.absolute()
-    jobs = [TrainingJob(config, folder / config.digest, data_dir, execution) for config in configs]
+    jobs = [TrainingJob(config.as_dict(), folder / config.digest, data_dir, execution) for config in configs]
     return _run(jobs, engine or make_engine(), watch)
 
 
@@ -54,57 +54,55 @@ def sweep(
 
     Args:
         train_fn: called with the settings as keywords; returns numbers by name, such as ``{"accuracy": 0.9}``. A
-            parameter named ``folder`` receives a folder for its checkpoints, the same when the sweep is repeated.
+            parameter named ``folder`` receives a folder for checkpoints, the same one when the sweep is repeated.
         grid: a list of values for each keyword, or a list of settings.
-        folder: where results are kept, each in a folder named by its settings and the function. Those that are there
-            are not computed again, unless the function has changed, or a plain value or function of its module that
-            it uses; calls that failed are.
-        workers: processes; the number of cores without it.
+        folder: where results are stored, each in a folder named after its settings and the function. A stored result
+            is not computed again, unless the function has changed, or a plain value or a function of the same module
+            that it uses. Calls that failed are repeated.
+        workers: number of processes; by default the number of cores.
         engine: where to run instead, for example a ``RayEngine``.
-        watch: called twice a second with the sweep's ``SweepProgress``; ``print`` will do.
+        watch: called twice a second with the sweep's ``SweepProgress``, for example ``print``.
 
     In a script, call it below ``if __name__ == "__main__":``, since worker processes import the script.
     """
     if engine is not None and workers is not None:
-        raise ValueError("workers cannot be given together with engine, which has its own")
+        raise ValueError(f"workers must not be given together with engine, got {workers}")
     points = list(combinations(grid)) if isinstance(grid, Mapping) else [dict(point) for point in grid]
     if not points or not any(points):
-        raise ValueError("the grid must have at least one key with one value, got an empty one")
+        raise ValueError(f"grid must have at least one key with one value, got {grid!r}")
     for point in points:
         _check_arguments(train_fn, point)
-    function, version = pack(train_fn), fingerprint(train_fn)
-    home = Path(folder).absolute()
-    jobs = [FunctionJob(function, point, home / digest(point, version)) for point in points]
+    import cloudpickle  # type: ignore[import-untyped]
+
+    function, version, home = cloudpickle.dumps(train_fn), fingerprint(train_fn), Path(folder).absolute()
+    jobs = [FunctionJob(point, home / digest(point, version), function) for point in points]
     return _run(jobs, engine or make_engine(workers=workers), watch)
 
 
 def _run(jobs: Sequence[Job], engine: Engine, watch: Watch | None) -> list[Outcome]:
-    points = {job.folder: JobProgress(job) for job in jobs}
-    progress = SweepProgress(list(points.values()))
-    missing = [point for point in points.values() if point.outcome is None]
+    progress = SweepProgress({job.folder: job for job in jobs}.values())
+    missing = [point for point in progress.points if point.outcome is None]
     if watch is not None:
         watch(progress)
     if missing:
         check_writable(missing[0].job.folder.parent)
-        with closing(engine.run([Attempt(point.job) for point in missing])) as heartbeats:
+        with closing(engine.run([point.job for point in missing])) as heartbeats:
             for ended in heartbeats:
                 for index, error in ended:
                     missing[index].end(error)
                 if watch is not None:
-                    progress.refresh()
                     watch(progress)
-    return [outcome for job in jobs if (outcome := points[job.folder].outcome) is not None]
+    outcomes = {point.job.folder: point.outcome for point in progress.points}
+    return [outcome for job in jobs if (outcome := outcomes[job.folder]) is not None]
 
 
 def _check_arguments(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """A wrong name is one mistake, not one failure for each run."""
-    parameters = inspect.signature(function).parameters
-    known = [name for name, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for key in settings:
-        if key == "folder" or (key not in known and not takes_all):
-            pick("parameter of the function", key, [name for name in known if name != "folder"])
-    needed = [name for name in known if parameters[name].default is inspect.Parameter.empty and name != "folder"]
-    missing = [name for name in needed if name not in settings]
-    if missing:
-        raise ValueError(f"the grid has no values for {', '.join(missing)}, which the function needs")
+    """Raise a ValueError for settings that the function does not take, before every run fails on them."""
+    if "folder" in settings:
+        raise ValueError(f"grid must not have the key 'folder', which the sweep sets, got {settings['folder']!r}")
+    signature = inspect.signature(function)
+    folder = {"folder": None} if "folder" in signature.parameters else {}
+    try:
+        signature.bind(**settings, **folder)
+    except TypeError as error:
+        raise ValueError(f"grid does not fit the function, which takes {signature}: {error}") from None

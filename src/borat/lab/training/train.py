@@ -39,7 +39,7 @@ from borat.lab.data.options import Options
 from borat.lab.files import check_writable
 from borat.lab.methods import METHODS
 from borat.lab.metrics import goodness, judge
-from borat.lab.signals import asking_to_stop
+from borat.lab.signals import Interrupted, asking_to_stop
 from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
 from borat.lab.tasks import find_task
@@ -58,10 +58,6 @@ PATIENCE = 5.0
 """Seconds to wait for another process that is about to release the run's folder."""
 DATA_KEYS = tuple(option.name for option in fields(Options) if option.name in RunConfig.model_fields)
 """Keys of a configuration that are options of its data set."""
-
-
-class Interrupted(Exception):  # noqa: N818 - not an error
-    """The process received a signal to end; the run was saved and can be resumed."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Engines: a sweep's jobs in processes on this machine, or on a Ray cluster."""
+"""Engines: processes on this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,32 +7,22 @@ from typing import Any
 from borat.lab.files import pick
 from borat.lab.sweeps.engines.base import Engine
 
-ENGINES = ("local", "ray")
+OPTIONS = {"local": ("workers",), "ray": ("address", "cpus_per_run", "gpus_per_run")}
+"""Options of each engine."""
 
 
-def make_engine(
-    name: str = "local",
-    *,
-    workers: int | None = None,
-    threads: int | None = None,
-    address: str | None = None,
-    cpus_per_run: float | None = None,
-    gpus_per_run: float | None = None,
-) -> Engine:
-    """Make an engine by its name, with the options that it has."""
-    options: dict[str, dict[str, Any]] = {
-        "local": {"workers": workers, "threads": threads},
-        "ray": {"address": address, "cpus_per_run": cpus_per_run, "gpus_per_run": gpus_per_run},
-    }
-    pick("engine", name, ENGINES)
-    given = {engine: {k: v for k, v in values.items() if v is not None} for engine, values in options.items()}
-    for other in set(ENGINES) - {name}:
-        for option in given[other]:
-            raise ValueError(f"{option} is for the engine {other!r}, not for {name!r}")
+def make_engine(engine: str | None = None, **options: Any) -> Engine:
+    """Create an engine by its name, "local" by default; options that are None keep their defaults."""
+    name = pick("engine", engine or "local", OPTIONS)
+    given = {option: value for option, value in options.items() if value is not None}
+    for option in given:
+        if option not in OPTIONS[name]:
+            other = next(engine for engine, known in OPTIONS.items() if option in known)
+            raise ValueError(f"{option} is an option of the engine {other!r}, not of {name!r}")
     if name == "ray":
         from borat.lab.sweeps.engines.ray import RayEngine
 
-        return RayEngine(**given["ray"])
+        return RayEngine(**given)
     from borat.lab.sweeps.engines.local import LocalEngine
 
-    return LocalEngine(**given["local"])
+    return LocalEngine(**given)

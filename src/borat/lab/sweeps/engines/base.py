@@ -1,39 +1,51 @@
-"""The interface of engines, which run jobs in other processes."""
+"""Interface of the engines, which run jobs in other processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 HEARTBEAT = 0.5
-"""Seconds between two looks at the jobs."""
+"""Longest time between two yields of an engine, in seconds."""
 
 GRACE = 30.0
-"""Seconds that a job which is asked to stop has to save."""
+"""Time in which a job that is asked to stop must save, in seconds."""
 
 Call = Callable[[], str | None]
-"""A job that can be sent to another process; returns the traceback of an error.
+"""A job that can be sent to another process; returns the traceback of an error, if any.
 
-It may have ``modules``, the names of those that it imports, which an engine may then load once for all jobs.
+It may have an attribute ``modules``: names of modules to import once for all jobs.
 """
 
 
 class Ended(NamedTuple):
-    """A job that came to its end."""
+    """A job that ended: its index, and the traceback of its error, if any."""
 
     job: int
     error: str | None
-
-
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """The process was asked to end in the middle of a job, and saved what it had."""
 
 
 class Engine(Protocol):
     """Runs jobs in other processes, possibly on other machines."""
 
     def run(self, calls: Sequence[Call]) -> Generator[list[Ended]]:
-        """Do all jobs and yield, at every heartbeat, those that ended since the last.
+        """Run all jobs; yield at every heartbeat those that ended since the last one.
 
         A job whose process dies is started again. Closing the generator asks the running jobs to save and stop.
         """
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value

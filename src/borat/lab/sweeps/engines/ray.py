@@ -1,4 +1,4 @@
-"""A Ray cluster: this machine, or many. Ray places the jobs, and starts those again whose process died."""
+"""A Ray cluster: this machine or several. Ray schedules the jobs, and retries those whose process died."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from urllib.parse import urlsplit
 
 import torch
 
-from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, Stopped
+from borat.lab.signals import Interrupted
+from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, environment
 
 CONNECT_SECONDS = 5.0
-FOR_OTHERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Variable that lets Ray listen for other machines; its default is on, except on macOS and Windows."""
+CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Environment variable that lets Ray listen for other machines; on by default, except on macOS and Windows."""
 
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Ray's scheduler with so many CPUs and GPUs for each run; a fraction of a GPU lets runs share it.
+    """A Ray cluster that reserves CPUs and GPUs for each run; runs share a GPU if they reserve a fraction of it.
 
-    Without an address, Ray is started on this machine for the time of the sweep, unless the program is connected to a
-    cluster already. On several machines, borat must be installed on each and the folder of the runs be shared by all.
+    Without an address, Ray runs on this machine during the sweep, unless the program is already connected to a cluster.
+    A cluster of several machines needs borat on each of them, and the folder of the runs on storage that they share.
     """
 
     address: str | None = None
@@ -47,12 +48,12 @@ class RayEngine:
     def run(self, calls: Sequence[Call]) -> Generator[list[Ended]]:
         ray = import_ray()
         with self._connected(ray):
-            self._warn_of_waiting(ray)
+            self._warn_if_too_small(ray)
             start = ray.remote(
                 num_cpus=self.cpus_per_run,
                 num_gpus=self.gpus_per_run,
                 max_retries=self.retries,
-                retry_exceptions=[Stopped],
+                retry_exceptions=[Interrupted],
             )(_work).remote
             pending = {start(call, self): index for index, call in enumerate(calls)}
             try:
@@ -61,21 +62,21 @@ class RayEngine:
                     yield [Ended(pending.pop(ref), _error(ray, ref)) for ref in done]
             finally:
                 for ref in pending:
-                    ray.cancel(ref)  # an interrupt to those that run: they save and stop
+                    ray.cancel(ref)  # interrupts those that run: they save and stop
                 if pending:
                     ray.wait(list(pending), num_returns=len(pending), timeout=GRACE)
 
-    def _warn_of_waiting(self, ray: Any) -> None:
-        """Ray waits for a machine that can do a run, in silence and possibly for ever."""
+    def _warn_if_too_small(self, ray: Any) -> None:
+        """Warn if no machine is large enough for a run: Ray waits for one silently, possibly for ever."""
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        wanted = {"CPU": self.cpus_per_run, "GPU": self.gpus_per_run}
-        if not any(all(has.get(kind, 0) >= number for kind, number in wanted.items()) for has in machines):
-            wish = " and ".join(f"{number:g} {kind}s" for kind, number in wanted.items())
-            warnings.warn(f"no machine of the cluster has {wish}: the runs wait for one that has", stacklevel=2)
+        cpus, gpus = self.cpus_per_run, self.gpus_per_run
+        if not any(machine.get("CPU", 0) >= cpus and machine.get("GPU", 0) >= gpus for machine in machines):
+            needed = f"{cpus:g} CPUs and {gpus:g} GPUs"
+            warnings.warn(f"no machine of the cluster has {needed}: the runs wait for one that has", stacklevel=2)
 
     @contextmanager
     def _connected(self, ray: Any) -> Iterator[None]:
-        """Use the program's connection, or have one as long as it is needed."""
+        """Connect to Ray during the sweep, unless the program is connected already."""
         if ray.is_initialized():
             yield
             return
@@ -83,7 +84,7 @@ class RayEngine:
             _check_address(self.address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            with _signals_kept(), nullcontext() if self.address else _on_loopback(ray):
+            with _sigterm_kept(), nullcontext() if self.address else _on_loopback(ray):
                 options = {} if self.address else {"include_dashboard": False}
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -105,7 +106,7 @@ def import_ray() -> Any:
 def _work(call: Call, engine: RayEngine) -> str | None:
     torch.set_num_threads(max(1, int(engine.cpus_per_run)))
     if not engine.gpus_per_run:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray would show it those that other runs asked for
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray leaves GPUs visible that it reserved for other runs
     return call()
 
 
@@ -118,10 +119,10 @@ def _error(ray: Any, ref: Any) -> str | None:
 
 
 def _check_address(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Raise a ValueError if nothing answers at an address; Ray itself would try for minutes."""
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname is None or place.port is None:
-        return  # such as "auto"; Ray knows at once whether it is right
+        return  # such as "auto", which Ray checks at once
     try:
         socket.create_connection((place.hostname, place.port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
@@ -131,21 +132,21 @@ def _check_address(address: str) -> None:
 @contextmanager
 def _on_loopback(ray: Any) -> Iterator[None]:
     """Start Ray for this machine alone, unless the environment asks for more."""
-    constants = ray._private.ray_constants
-    before = os.environ.get(FOR_OTHERS), constants.ENABLE_RAY_CLUSTER
-    if before[0] is None:
-        os.environ[FOR_OTHERS], constants.ENABLE_RAY_CLUSTER = "0", False
-    try:
+    if CLUSTER in os.environ:
         yield
+        return
+    constants = ray._private.ray_constants  # read from the environment when Ray was imported
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        with environment(**{CLUSTER: "0"}):
+            yield
     finally:
-        if before[0] is None:
-            del os.environ[FOR_OTHERS]
-        constants.ENABLE_RAY_CLUSTER = before[1]
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Undo what Ray does to SIGTERM, which is the command's business."""
+def _sigterm_kept() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces."""
     previous = signal.getsignal(signal.SIGTERM)
     try:
         yield
