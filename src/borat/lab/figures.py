@@ -96,7 +96,8 @@ def _support_rank(kind: str) -> int:
 
 
 def save(figure: Figure, folder: Path, name: str, formats: Iterable[str], dpi: int = 150) -> list[Path]:
-    """Write the figure once for each format; return the paths."""
+    """Write the figure in each format, and return the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{kind}" for kind in formats]
     for path in paths:
         kind = path.suffix[1:]

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from borat.lab.cli import app
-from borat.lab.cli.demo import _accuracy
+from borat.lab.cli.demo import accuracy_text
 from borat.lab.config import RunConfig
 from borat.lab.report.tasks import group
 from borat.lab.reproduce import kinds
@@ -379,7 +379,7 @@ def test_exactly_two_points_below_the_best_is_usable_everywhere(tmp_path, spec, 
         (CellResult(Cell("SGD", "digits", (RunConfig(lr=0.1), RunConfig(lr=1.0)), ("lr",)), runs, runs[:1]),),
     )
     assert f"| SGD | 77.0 | - | {50 * (0.77 + second):.1f} | {1 + usable} of 2 |" in grid.page("").markdown
-    assert ("green" in _accuracy(second, 0.77)) is bool(usable)
+    assert ("green" in accuracy_text(second, 0.77)) is bool(usable)
 
 
 def test_claims_about_losses():
@@ -488,7 +488,7 @@ def test_one_row_by_command_and_again(tmp_path, spec):
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/metrics.json")}
     assert len(runs) == 3
     text = (tmp_path / "table" / "small.md").read_text()
-    assert "borat reproduce small.toml --scale mini --methods ALI-G --set seed=3,4 --set lr=0.1,1.0" in text
+    assert "borat reproduce small.toml --scale mini --set seed=3,4 --set lr=0.1,1.0 --methods ALI-G" in text
     assert str(tmp_path) not in text, "where files are is nobody's business"
     assert "Changed by hand for this result: seed 3,4; lr 0.1,1.0." in text
     assert "begun or done" not in text
@@ -515,7 +515,7 @@ def test_commands_name_the_learning_rate(tmp_path):
 def test_commands_train_what_is_missing(tmp_path, spec):
     words = [str(tmp_path / "small.toml"), "--methods", "ALI-G", "--out", str(tmp_path / "out"), "--commands"]
     counts = []
-    while "nothing is missing" not in (output := run(*words).output):
+    while "no run is missing" not in (output := run(*words).output):
         counts.append(len(output.splitlines()))
         for line in output.splitlines():
             assert CliRunner().invoke(app, shlex.split(line)[1:]).exit_code == 0
@@ -541,12 +541,12 @@ def test_run_time_by_command(tmp_path):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ([], "name an experiment"),
+    ([], "an experiment is missing: --list shows their names"),
     (["snil"], "unknown experiment 'snil'; did you mean 'snli'"),
     (["snli", "--scale", "miny"], "unknown scale 'miny'; did you mean 'mini'"),
     (["snli", "--methods", "Borat3"], "unknown method 'Borat3'; did you mean 'BORAT3'"),
     (["snli", "--columns", "SVN"], "unknown column 'SVN'; did you mean 'SVM'"),
-    (["snli", "--set", "lr"], "--set takes KEY=VALUE"),
+    (["snli", "--set", "lr"], "--set must be KEY=VALUE, got 'lr'"),
     (["snli", "--set", "learning_rate=1"], "unknown key 'learning_rate'"),
     (["snli", "--set", "lr=fast"], "lr must be of type float"),
     (["snli", "--engine", "rya"], "unknown engine 'rya'; did you mean 'ray'"),

@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 import borat
-from borat.lab.cli import bench, demo, explain, report, reproduce, sweep, train  # noqa: F401 - importing a module adds its command
-from borat.lab.cli.common import app, console
+from borat.lab.cli import bench, demo, explain, report, reproduce, sweep, train  # noqa: F401 - each adds its command
+from borat.lab.cli.common import app, echo
 
 __all__ = ["app"]
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        console.print(f"borat {borat.__version__}", highlight=False)
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        echo(f"borat {borat.__version__}")
         raise typer.Exit
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from borat.lab.cli.common import app, progress_bar, say, show_table
+from borat.lab.cli.common import app, echo, progress_bar, show_table
 from borat.lab.files import pick
 from borat.lab.timing.shapes import MODELS
 
@@ -15,17 +15,14 @@ from borat.lab.timing.shapes import MODELS
 @app.command()
 def bench(
     models: Annotated[
-        list[str] | None, typer.Argument(help="Some of WRN-40-4, ResNet-18, Bi-LSTM, MLP; all without it.")
+        list[str] | None, typer.Argument(help="Some of WRN-40-4, ResNet-18, Bi-LSTM, MLP. Default: all.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Measurements of each optimizer.")] = 15,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each optimizer.")] = 15,
     output: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
 ) -> None:
-    """Measure the optimizer call beside PyTorch's SGD and Adam, and Optax's AdamW; the dual beside quadprog."""
-    try:
-        names = [pick("model", name, MODELS) for name in models or MODELS]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="MODELS") from error
-    from borat.lab.timing import optimizers as measure  # slow to import, and not needed to see a mistake
+    """Time the optimizers next to PyTorch's SGD and Adam, in JAX next to Optax's AdamW, and the dual solver next to quadprog."""
+    names = [pick("model", name, MODELS) for name in models or MODELS]
+    from borat.lab.timing import optimizers as measure  # slow to import: after the arguments are checked
     from borat.lab.timing import tables
     from borat.lab.timing.jax_steps import JaxCost, jax_tables, measure_jax
     from borat.lab.timing.launches import measure_kernels, measure_launches
@@ -42,7 +39,7 @@ def bench(
     shown += jax_tables(in_jax)
     for table in shown:
         show_table(table.as_rich())
-    say(measure.machine())
+    echo(measure.machine())
     if output is not None:
         tables.write(output, shown, command=" ".join(["borat bench", *(models or []), f"--rounds {rounds}"]))
-        say(f"written to {output}")
+        echo(f"written to {output}")

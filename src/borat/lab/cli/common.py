@@ -1,4 +1,4 @@
-"""Common parts of the commands: the application, its console, progress bars, and flags made from the configuration."""
+"""Common parts of the commands: the application, its output and errors, and flags that several commands have."""
 
 from __future__ import annotations
 
@@ -6,51 +6,75 @@ import errno
 import inspect
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperGroup
 
-from borat.lab.config import RunConfig
+from borat.lab.config import LOSSES, PRECISIONS, SCHEDULES, RunConfig
+from borat.lab.methods import METHODS
+from borat.lab.signals import Interrupted
 from borat.lab.strict import explain_flag
 
-DEFAULTS = {"lr": "what is advised for the optimizer"}
-"""Of flags whose default depends on others."""
-
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers of a full disk, an exceeded quota or a file that is too large."""
+"""Error numbers of a full disk, an exceeded quota and a file that is too large."""
 
 UNLIMITED = 10_000
-"""Columns of a file."""
+"""Width of a table in a file, in columns."""
 
-console = Console()
-notes = Console(stderr=True)
-"""For what is no result, and should not be in a file of results."""
+SILENT = os.environ.get("LOCAL_RANK", "0") != "0"
+"""True in all processes of a training run but the first."""
+
+RUNS = Path("runs")
+Out = Annotated[Path, typer.Option(help="Folder of the runs; each has a subfolder, named after its configuration.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder with the files of the data set, or your own csv or text file. Default: download."),
+]
+
+console = Console(quiet=SILENT)
+notes = Console(stderr=True, quiet=SILENT)
+"""For warnings, log records and errors, which do not belong in a file of results."""
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
+"""Base class of typer's errors about flags and arguments, which typer does not export."""
 
 
 class Commands(TyperGroup):
-    """The commands: all print warnings and log records as lines, and quote the value of a flag that is wrong."""
+    """The commands. An error is one line on stderr, and so is a warning and a log record."""
+
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        with _warnings_as_notes(), _log_as_notes():
+            try:
+                sys.exit(super().main(*args, **{**options, "standalone_mode": False}))
+            except (USAGE_ERROR, ValueError, OSError, ImportError) as error:
+                if isinstance(error, ModuleNotFoundError):
+                    raise
+                message, code = _explain(error)
+                if message:  # none for `borat` alone, which has printed its help
+                    note(f"error: {message}", style="red")
+                sys.exit(code)
 
     def invoke(self, context: Any) -> Any:
-        with _warnings_as_notes(), _news_as_notes():
-            try:
-                return super().invoke(context)
-            except typer.BadParameter as error:
-                if isinstance(error.__cause__, ValidationError):
-                    error.message = explain_flag(error.__cause__)
-                raise
+        try:
+            return super().invoke(context)
+        except (KeyboardInterrupt, Interrupted) as interruption:
+            echo(str(interruption) or "stopped; the same command continues")
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(
     cls=Commands,
-    help="BORAT: train neural networks without tuning learning rates.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -58,21 +82,41 @@ app = typer.Typer(
 )
 
 
+def _explain(error: Exception) -> tuple[str, int]:
+    """Return a message, and the exit code: 1 if the disk is full, 2 for mistakes of the user."""
+    if isinstance(error.__cause__, ValidationError):
+        error.message = explain_flag(error.__cause__)  # type: ignore[attr-defined]
+    if isinstance(error, USAGE_ERROR):
+        return str(error.format_message()), 2  # type: ignore[attr-defined]
+    if isinstance(error, OSError) and error.errno in FULL:
+        reason = "no space is left" if error.errno == errno.ENOSPC else os.strerror(error.errno).lower()
+        where = f" for {error.filename}" if error.filename else ""
+        return f"{reason}{where}: make room, and run the same command again", 1
+    return str(error), 2
+
+
+def note(text: str, **options: Any) -> None:
+    """Print a line on stderr."""
+    notes.print(text, markup=False, highlight=False, soft_wrap=True, **options)
+
+
+def warn(message: Warning | str, *place: Any, **more: Any) -> None:
+    """Print a warning; takes the place of :func:`warnings.showwarning`."""
+    note(f"warning: {message}", style="yellow")
+
+
 @contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    def show(message: Warning | str, *place: Any, **more: Any) -> None:
-        notes.print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-
     with warnings.catch_warnings():
-        warnings.showwarning = show
+        warnings.showwarning = warn
         yield
 
 
 @contextmanager
-def _news_as_notes() -> Iterator[None]:
+def _log_as_notes() -> Iterator[None]:
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            notes.print(record.getMessage(), markup=False, highlight=False, soft_wrap=True)
+            note(record.getMessage())
 
     logger, handler = logging.getLogger("borat.lab"), Notes()
     level = logger.level
@@ -85,37 +129,35 @@ def _news_as_notes() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def refusal(error: Exception) -> Exception:
-    """Return the exception that ends a command: a usage error or, if the disk is full, an exit after a line."""
-    if not isinstance(error, OSError) or error.errno not in FULL:
-        return typer.BadParameter(str(error))
-    where = f" for {error.filename}" if error.filename else ""
-    reason = "no space is left" if error.errno == errno.ENOSPC else os.strerror(error.errno).lower()
-    notes.print(f"{reason}{where}: make room, and run the same command again", highlight=False, soft_wrap=True)
-    return typer.Exit(1)
+def echo(text: str) -> None:
+    """Print a line as it is; the name of a folder may look like markup."""
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def show_table(table: Table) -> None:
-    """As wide as the terminal or, where the output is a file, as wide as the table is."""
+    """Print a table as wide as the terminal, or, into a file, as wide as it needs."""
     (console if console.is_terminal else Console(file=console.file, width=UNLIMITED)).print(table)
 
 
-def fits(table: Table) -> bool:
-    """True if the terminal is wide enough for a table without broken words."""
-    options = console.options.update(max_width=UNLIMITED)
-    return not console.is_terminal or console.measure(table, options=options).minimum <= console.width
+def exit_with_failures(failures: Sequence[str], folder: Path) -> None:
+    """Print the failures and end the command with exit code 1, if there are any."""
+    for failure in failures:
+        console.print(f"[red]failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
+    if failures:
+        echo(f"tracebacks are in {folder / 'logs'}; the same command trains these runs again")
+        raise typer.Exit(1)
 
 
 @contextmanager
-def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows the done and the total parts of some work. Nothing is shown before its first call."""
-    columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+def progress_bar(description: str) -> Iterator[Callable[..., None]]:
+    """Yield a function that shows a bar with the parts done, their total and, if given, another description."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal, expand=True)
     task = bar.add_task(description)
 
-    def show(done: int, total: int) -> None:
+    def show(done: int, total: int, description: str | None = None) -> None:
         bar.start()
-        bar.update(task, completed=done, total=total)
+        bar.update(task, completed=done, total=total, description=description)
 
     try:
         yield show
@@ -123,42 +165,71 @@ def progress_bar(description: str) -> Iterator[Callable[[int, int], None]]:
         bar.stop()
 
 
-def say(text: str) -> None:
-    """A line as it is: names of folders may look like markup."""
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
+def with_flags(*groups: Sequence[inspect.Parameter]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these flags in place of its ``**flags``."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        parameters = [*named, *(flag for flags in groups for flag in flags)]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return decorate
 
 
-def parse_changes(texts: Sequence[str] | None) -> dict[str, list[Any]]:
-    """The values of each key, from KEY=VALUE or KEY=VALUE,VALUE."""
-    from borat.lab.files import pick
-    from borat.lab.sweeps.grid import parse_values
-
-    changes: dict[str, list[Any]] = {}
-    for text in texts or ():
-        key, sign, value = text.partition("=")
-        if not sign:
-            raise ValueError(f"--set takes KEY=VALUE, got {text!r}")
-        key = pick("key", key.strip().replace("-", "_"), RunConfig.model_fields)
-        changes[key] = parse_values(key, value)
-    return changes
+def _flag(name: str, kind: Any, description: str, metavar: str | None = None) -> inspect.Parameter:
+    annotation = Annotated[kind | None, typer.Option(help=description, show_default=False, metavar=metavar)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def with_flags_of(command: Callable[..., None], *, lists: bool = False) -> Callable[..., None]:
-    """Give a command one flag for each key of the configuration; its text, where it may hold a list of values."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    flags = [
-        inspect.Parameter(
-            key,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                (str if lists else field.annotation) | None,  # type: ignore[operator]
-                typer.Option(help=f"default: {DEFAULTS.get(key, field.default)}", show_default=False),
-            ],
-        )
-        for key, field in RunConfig.model_fields.items()
-    ]
-    command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in (*own, *flags)}
-    return command
+def _config_flag(key: str) -> inspect.Parameter:
+    """Return the flag of a key; its value is a string, which :mod:`borat.lab.sweeps.grid` parses."""
+    field = RunConfig.model_fields[key]
+    kind = (*get_args(field.annotation), field.annotation)[0]
+    default = "as advised for the optimizer" if key == "lr" else str(field.default).lower()
+    description = f"{DESCRIPTIONS[key]}." if field.default is None else f"{DESCRIPTIONS[key]}. Default: {default}."
+    return _flag(key, str, description, f"<{kind.__name__}>")
+
+
+DESCRIPTIONS = {
+    "data": "Name of a data set",
+    "label_noise": "Probability that a training label is wrong",
+    "train_limit": "Number of training examples to use",
+    "validation_size": "Number of training examples to hold out",
+    "augment": "Augment training images",
+    "train_split": "Split of snli to train on",
+    "glove": "File of GloVe vectors for snli",
+    "image_size": "Width and height of images, in pixels",
+    "image_column": "Column of your images",
+    "label_column": "Column of your labels",
+    "window": "Characters in an example of text",
+    "model": "Name of a model",
+    "dropout": "Probability of dropout",
+    "loss": f"One of {', '.join(LOSSES)}",
+    "optimizer": f"One of {', '.join(METHODS)}",
+    "bundle_size": "Pieces in a bundle, including the bound",
+    "lr": "Learning rate; for borat and alig a cap",
+    "schedule": f"One of {', '.join(SCHEDULES)}",
+    "momentum": "Momentum",
+    "weight_decay": "Weight decay",
+    "radius": "Bound on the norm of the weights",
+    "epochs": "Passes over the training data",
+    "batch_size": "Examples in a batch",
+    "seed": "Seed of all random numbers",
+    "precision": f"One of {', '.join(PRECISIONS)}",
+    "task": "Name of a task, in place of data and a model",
+    "steps": "Batches of a task",
+    "shift": "Constant to add to a task's losses",
+    "clip": "Largest norm of a task's gradients",
+}
+CONFIG_FLAGS = [_config_flag(key) for key in RunConfig.model_fields]
+ENGINE_FLAGS = [
+    _flag("engine", str, "local (processes on this machine) or ray (a Ray cluster). Default: local."),
+    _flag("workers", int, "Number of processes on this machine. Default: one per core."),
+    _flag("address", str, "Address of the Ray cluster; its machines must share --out. Default: start Ray here."),
+    _flag("cpus_per_run", float, "CPUs that Ray reserves for a run. Default: 1."),
+    _flag("gpus_per_run", float, "GPUs that Ray reserves for a run; two runs share one with 0.5. Default: 0."),
+]
+"""Arguments of :func:`borat.lab.sweeps.engines.make_engine`."""

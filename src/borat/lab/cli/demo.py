@@ -1,4 +1,4 @@
-"""``borat demo``: how far can the learning rate be off? Four methods on scikit-learn's digits."""
+"""``borat demo``: how far can the learning rate be off? Five methods on scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from borat.lab.cli.common import app, console, refusal, say, show_table
-from borat.lab.cli.watch import last_line, watching
+from borat.lab.cli.common import app, echo, exit_with_failures, show_table
+from borat.lab.cli.watch import describe_failures, watching
 from borat.lab.config import Execution, RunConfig
-from borat.lab.robustness import MARGIN, Trial, Usable, best_accuracy, is_usable, usable
+from borat.lab.robustness import Trial, best_accuracy, is_usable, sentence, usable
 from borat.lab.signals import interrupted_by_sigterm
+from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.grid import expand
 from borat.lab.sweeps.jobs import Outcome
 
@@ -33,136 +34,78 @@ COMPARED: Sequence[Mapping[str, Any]] = (
     {"optimizer": "borat", "bundle_size": 5},
 )
 FREE: Mapping[str, Any] = {"optimizer": "free-borat", "bundle_size": 3}
-"""Beside them, one that has no learning rate to choose."""
+"""Has neither a learning rate nor a radius."""
 BASE: Mapping[str, Any] = {"data": "digits", "model": "mlp-bn-128-128", "momentum": 0.9, "batch_size": 64}
 
 
 @app.command()
 def demo(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 10,
-    out: Annotated[Path, typer.Option(help="Where the runs and the page are kept.")] = Path("runs/demo"),
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core without it.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs and the page.")] = Path("runs/demo"),
 ) -> None:
-    """Train on scikit-learn's digits with learning rates over four orders of magnitude, and show what works."""
+    """Train on scikit-learn's digits with learning rates over four orders of magnitude, and show which work."""
     from borat.lab.report import write_report
-    from borat.lab.sweeps.engines import make_engine
     from borat.lab.sweeps.sweep import run_configs
 
     start = time.perf_counter()
-    by_task = configs(epochs)
-    every = [config for configs in by_task.values() for config in configs]
-    say(
-        f"{len(every)} small networks: {len(COMPARED)} methods at {len(LEARNING_RATES)} learning rates "
-        f"and {len(RADII)} radii, and one that needs no learning rate, for {len(by_task)} tasks"
+    tasks = configs(epochs)
+    every = [config for runs in tasks.values() for config in runs]
+    echo(
+        f"{len(every)} small networks for {len(tasks)} tasks: {len(COMPARED)} methods at {len(LEARNING_RATES)} "
+        f"learning rates and {len(RADII)} radii, and {RunConfig(**FREE).method}, which needs neither"
     )
-    try:
-        with interrupted_by_sigterm(), watching(console) as watch:
-            outcomes = run_configs(
-                every,
-                out,
-                engine=make_engine(workers=workers),
-                execution=Execution(accelerator="cpu", tensorboard=False),
-                watch=watch,
-            )
-    except (ValueError, OSError) as error:
-        raise refusal(error) from error
-    except KeyboardInterrupt:
-        say(f"stopped; what is done is in {out}, and the same command continues")
-        raise typer.Exit(130) from None
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    if failed:
-        reason = last_line(failed[0].error)
-        say(f"{len(failed)} of {len(every)} runs failed: {reason}")
-        say(f"tracebacks are in {out / 'logs'}; once the cause is gone, the same command goes on")
-        raise typer.Exit(1)
-    of = dict(zip(every, outcomes, strict=True))
-    found = {task: trials([of[config] for config in configs]) for task, configs in by_task.items()}
-    verdict = verdicts(found)
-    for task, of_task in found.items():
-        show_table(_table(task, of_task, verdict[task]))
-    say(_verdict(verdict))
-    say(_verdict_without_lr(found))
+    execution = Execution(accelerator="cpu", tensorboard=False)
+    with interrupted_by_sigterm(), watching() as watch:
+        outcomes = run_configs(every, out, engine=make_engine(), execution=execution, watch=watch)
+    exit_with_failures(describe_failures(outcomes), out)
+    found = dict(zip(every, outcomes, strict=True))
+    for task, runs in tasks.items():
+        trials = [trial(found[config]) for config in runs]
+        show_table(result_table(task, trials))
+        echo(sentence(usable(trials)))
     page = out / "report.html"
     write_report(out, page, title="How far can the learning rate be off? scikit-learn's digits")
-    say(f"{time.perf_counter() - start:.0f} s; the whole picture is in {page}")
-
-
-def _table(task: str, found: Sequence[Trial], verdict: Sequence[Usable]) -> Table:
-    table = Table(title=f"Test accuracy (%), {task}", title_justify="left", collapse_padding=True)
-    table.add_column("method", no_wrap=True)
-    for lr in LEARNING_RATES:
-        table.add_column(f"lr = {lr:g}", justify="right")
-    table.add_column("no lr", justify="right")
-    table.add_column("usable", justify="right", no_wrap=True)
-    best = best_accuracy(trial.accuracy for trial in found)
-    for row in verdict:
-        accuracies = [_accuracy(value, best) for value in best_by_rate(found, row.method)]
-        if row.method == _free().method:
-            accuracies = ["-"] * len(LEARNING_RATES) + [_accuracy(_free_accuracy(found), best)]
-        empty = ["-"] * (len(LEARNING_RATES) + 1 - len(accuracies))
-        table.add_row(row.method, *accuracies, *empty, f"{row.cells}/{row.total}")
-    return table
-
-
-def _accuracy(value: float, best: float) -> str:
-    if math.isnan(value):
-        return "[red]diverged[/]"
-    colour = "green" if is_usable(value, best) else "yellow" if is_usable(value, best, 0.2) else "red"
-    return f"[{colour}]{100 * value:.1f}[/]"
-
-
-def _verdict(tasks: Mapping[str, Sequence[Usable]]) -> str:
-    """One line over all tasks."""
-    methods: dict[str, list[str]] = {}
-    for rows in tasks.values():
-        for row in (row for row in rows if row.method != _free().method):
-            methods.setdefault(row.method, []).append(f"{row.decades:.2g}" if row.lrs else "none")
-    found = ", ".join(f"{method} {' / '.join(decades)}" for method, decades in methods.items())
-    return (
-        f"Usable decades of learning rate (accuracy within {100 * MARGIN:g} points of the best), "
-        f"{' / '.join(tasks)}: {found}."
-    )
-
-
-def _verdict_without_lr(found: Mapping[str, Sequence[Trial]]) -> str:
-    accuracies = []
-    for of_task in found.values():
-        best = best_accuracy(trial.accuracy for trial in of_task)
-        accuracies.append(f"{100 * _free_accuracy(of_task):.1f} % (best of all settings {100 * best:.1f} %)")
-    return f"{_free().method} needs no learning rate and no radius, {' / '.join(found)}: {' / '.join(accuracies)}."
-
-
-def _free() -> RunConfig:
-    return RunConfig(**{**BASE, **FREE})
-
-
-def _free_accuracy(found: Sequence[Trial]) -> float:
-    return next(trial.accuracy for trial in found if trial.method == _free().method)
+    echo(f"{time.perf_counter() - start:.0f} s; all runs are shown in {page}")
 
 
 def configs(epochs: int) -> dict[str, list[RunConfig]]:
-    """The runs of each task: all methods at all learning rates and radii, and FreeBORAT as it comes."""
-    grid = {"lr": LEARNING_RATES, "radius": RADII}
-    bases = {name: {**BASE, **task, "epochs": epochs} for name, task in TASKS.items()}
-    return {name: [*expand(base, grid, COMPARED), RunConfig(**{**base, **FREE})] for name, base in bases.items()}
+    """Return the runs of each task: all methods at all learning rates and radii, and FreeBORAT at its defaults."""
+    runs: dict[str, list[RunConfig]] = {}
+    for name, task in TASKS.items():
+        base = {**BASE, **task, "epochs": epochs}
+        for method in COMPARED:
+            runs.setdefault(name, []).extend(expand({**base, **method}, {"lr": LEARNING_RATES, "radius": RADII}))
+        runs[name].append(RunConfig(**{**base, **FREE}))
+    return runs
 
 
-def trials(outcomes: Sequence[Outcome]) -> list[Trial]:
-    """Return the test accuracy of each run, or NaN for a run without one."""
-    found = []
-    for outcome in outcomes:
-        config = outcome.config
-        accuracy = outcome.result.get("test_accuracy", float("nan")) if outcome.status == "finished" else float("nan")
-        found.append(Trial(config.method, config.lr, config.radius, accuracy))
-    return found
+def trial(outcome: Outcome) -> Trial:
+    """Return the test accuracy of a run; NaN if it diverged."""
+    accuracy = outcome.result.get("test_accuracy", math.nan) if outcome.status == "finished" else math.nan
+    return Trial(outcome.config.method, outcome.config.lr, outcome.config.radius, accuracy)
 
 
-def best_by_rate(found: Sequence[Trial], method: str) -> list[float]:
-    """The accuracy at each learning rate, with the radius that suits it best; NaN where all diverged."""
-    rows = [[t.accuracy for t in found if (t.method, t.lr) == (method, lr)] for lr in LEARNING_RATES]
-    return [max((a for a in row if a == a), default=float("nan")) for row in rows]
+def result_table(task: str, trials: Sequence[Trial]) -> Table:
+    """Return the accuracy of each method at each learning rate, with the best radius."""
+    table = Table(title=f"Test accuracy (%), {task}", title_justify="left", collapse_padding=True)
+    table.add_column("method", no_wrap=True)
+    columns = [*(f"lr = {lr:g}" for lr in LEARNING_RATES), "no lr"]
+    for column in columns:
+        table.add_column(column, justify="right")
+    table.add_column("usable", justify="right", no_wrap=True)
+    best = best_accuracy(trial.accuracy for trial in trials)
+    for row in usable(trials):
+        cells: dict[str, list[float]] = {column: [] for column in columns}
+        for trial in (trial for trial in trials if trial.method == row.method):
+            cells["no lr" if trial.radius is None else f"lr = {trial.lr:g}"].append(trial.accuracy)
+        texts = [accuracy_text(best_accuracy(cell), best) if cell else "-" for cell in cells.values()]
+        table.add_row(row.method, *texts, f"{row.cells}/{row.total}")
+    return table
 
 
-def verdicts(found: Mapping[str, Sequence[Trial]]) -> dict[str, list[Usable]]:
-    """Return the settings that work for each method, by task."""
-    return {task: usable(of_task) for task, of_task in found.items()}
+def accuracy_text(value: float, best: float) -> str:
+    """Return an accuracy in percent, coloured by its distance to the best; infinite if all runs diverged."""
+    if math.isinf(value):
+        return "[red]diverged[/]"
+    colour = "green" if is_usable(value, best) else "yellow" if is_usable(value, best, 0.2) else "red"
+    return f"[{colour}]{100 * value:.1f}[/]"
