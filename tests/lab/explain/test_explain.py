@@ -1,4 +1,4 @@
-"""``borat explain``: the frames are the library's, the pictures are pictures, the command says what it wrote."""
+"""``borat explain``: frames, page, pictures and command."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def one_step(optimizer_of, example, sample, start):
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 @pytest.mark.parametrize("size", SIZES)
 def test_frames_minimise_the_proximal_model(example, size):
-    """What a reader sees: the goal is the lowest point of the curve that is drawn from the pieces."""
+    """The goal is the lowest point of the curve that the page draws."""
     grid = torch.linspace(-40, 40, 400_001, dtype=torch.float64)
     lr, start = example.rates[-2], example.starts[0]
     frames = trajectory(example, lr, size, start)
@@ -75,7 +75,7 @@ def test_frames_follow_the_bundle(example):
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_the_other_methods_are_the_libraries(example):
+def test_the_other_methods_match_the_library(example):
     """The page takes ALI-G's step from the first frame of a bundle, and SGD's as the slope times the rate."""
     for lr, start in ((example.rates[1], example.starts[0]), (example.rates[-1], example.starts[-1])):
         for frame in trajectory(example, lr, 2, start, calls=3):
@@ -112,7 +112,7 @@ def test_free_frames_minimise_the_model_with_the_target(example, size):
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_free_frames_are_the_three_points(example):
-    """z, x and y of each batch are those of an optimizer that is put at x after it."""
+    """z, x and y of each batch equal those of an optimizer that moves to x after it."""
     start = example.starts[-1]
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = FreeBORAT([w], 3)
@@ -133,9 +133,9 @@ def test_free_frames_are_the_three_points(example):
 
 
 def test_samples_at_odds_draw_the_average_between_them():
-    """Neither sample's minimum is the other's; the result is near the minimiser of their sum, which is 0.
+    """The samples have different minima; the result is near the minimiser of their sum, which is 0.
 
-    A bundle of two sees one sample at a time, and takes the difference of their losses for something won.
+    A bundle of two has one sample at a time, and the rule counts the difference of their losses as progress.
     """
     for size in SIZES[1:]:
         frames = free_trajectory(EXAMPLES[3], size, 2.0, calls=600)
@@ -196,7 +196,7 @@ def test_static_pictures(tmp_path):
     for file in files:
         assert str(file) in result.output
         assert file.read_bytes().startswith({".pdf": b"%PDF", ".png": b"\x89PNG"}[file.suffix])
-    assert not list(tmp_path.glob("*.html")), "the page was not asked for"
+    assert not list(tmp_path.glob("*.html")), "no page is written"
 
 
 def test_the_schedules_are_the_labs():

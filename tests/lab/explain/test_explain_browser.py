@@ -1,4 +1,4 @@
-"""The explaining page in a real browser: sliders move what is drawn and said, and the numbers are the library's."""
+"""The interactive page in a browser: sliders change the drawing and the text, and the numbers are the library's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from browser import chromium as chromium
 SLIDERS = ("rate", "size", "start", "step")
 METHODS = ("borat", "free")
 RIGHT = "\ue014"
-"""The key, as WebDriver names it."""
+"""Right arrow key of WebDriver."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def drawing(browser):
 
 
 def goals(browser):
-    """The next point of each method, or of z, x and y, as its label in the drawing says."""
+    """Return the next point of each method, or of z, x and y, from the labels of the drawing."""
     labels = browser.run(
         "return [...document.querySelectorAll('#plot [data-method]')].map(t => [t.dataset.method, t.textContent])"
     )

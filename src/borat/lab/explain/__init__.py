@@ -1,1 +1,1 @@
-"""The method explained: an interactive page, and the paper's illustrations."""
+"""Explanations of the method: an interactive page, and illustrations."""

@@ -1,6 +1,6 @@
 """Frames of an optimizer on one weight: every batch of a few updates, for each setting of the page's sliders.
 
-The numbers come from :class:`borat.BORAT` and :class:`borat.FreeBORAT` themselves.
+All numbers come from :class:`borat.BORAT` and :class:`borat.FreeBORAT`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,11 @@ from borat import BORAT, FreeBORAT
 
 SIZES = (2, 3, 4, 5)
 CALLS = 8
-"""Number of batches of BORAT that are shown."""
+"""Number of batches shown for BORAT."""
 FREE_CALLS = 48
-"""And of FreeBORAT, whose first steps are short."""
+"""Number of batches shown for FreeBORAT, whose first steps are short."""
+
+RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 
 
 @dataclass(frozen=True)
@@ -30,162 +33,104 @@ class Example:
     samples: tuple[Callable[[Tensor], Tensor], ...]
     window: tuple[float, float]
     highest: float
-    rates: tuple[float, ...]
+    """Largest loss in the drawing."""
     starts: tuple[float, ...]
-    first_rate: float
-    first_start: float
-    first_size: int = 3
+    first: tuple[float, int, float]
+    """Learning rate, bundle size and start that are shown first."""
+    rates: tuple[float, ...] = RATES
 
     def curve(self, sample: int, points: int = 121) -> Tensor:
-        """The loss at equally spaced weights."""
+        """Return the loss at equally spaced weights."""
         return self.samples[sample](torch.linspace(*self.window, points, dtype=torch.float64))
-
-
-def _cubic(w: Tensor) -> Tensor:
-    return w.square() - w.abs() ** 3
-
-
-def _asymmetric(w: Tensor) -> Tensor:
-    return w.exp() - w - 1
-
-
-def _parabola(w: Tensor) -> Tensor:
-    return w.square() / 2
-
-
-def _mirrored(w: Tensor) -> Tensor:
-    return _asymmetric(-w)
-
-
-def _left(w: Tensor) -> Tensor:
-    return (w + 1).square() / 2
-
-
-def _right(w: Tensor) -> Tensor:
-    return (w - 1).square() / 2
 
 
 EXAMPLES = (
     Example(
         "two samples",
         "ℓ₁(w) = w²/2 and ℓ₂(w) = e⁻ʷ + w − 1 in turn",  # noqa: RUF001
-        (_parabola, _mirrored),
+        (lambda w: w.square() / 2, lambda w: (-w).exp() + w - 1),
         window=(-2.6, 2.9),
         highest=4.2,
-        rates=(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0),
         starts=(-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0, 2.5),
-        first_rate=5.0,
-        first_start=2.0,
+        first=(5.0, 3, 2.0),
     ),
     Example(
         "convex",
         "f(w) = eʷ − w − 1",  # noqa: RUF001
-        (_asymmetric,),
+        (lambda w: w.exp() - w - 1,),
         window=(-3.4, 2.2),
         highest=4.2,
-        rates=(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0),
         starts=(-3.0, -2.5, -2.0, -1.5, -1.0, 0.5, 1.0, 1.5),
-        first_rate=5.0,
-        first_start=1.5,
+        first=(5.0, 3, 1.5),
     ),
     Example(
         "not convex",
         "f(w) = w² − |w|³",  # noqa: RUF001
-        (_cubic,),
+        (lambda w: w.square() - w.abs() ** 3,),
         window=(-0.78, 0.78),
         highest=0.17,
-        rates=(0.5, 1.0, 2.0, 5.0, 9.0, 12.0, 100.0),  # ALI-G jumps to and fro from 10 on
         starts=(-0.6, -0.45, -0.3, -0.15, 0.15, 0.3, 0.45, 0.6),
-        first_rate=12.0,
-        first_start=0.6,
+        first=(12.0, 3, 0.6),
+        rates=(0.5, 1.0, 2.0, 5.0, 9.0, 12.0, 100.0),  # ALI-G oscillates from 10 on
     ),
     Example(
         "at odds",
         "ℓ₁(w) = (w − 1)²/2 and ℓ₂(w) = (w + 1)²/2 in turn",  # noqa: RUF001
-        (_right, _left),  # together they are never below 1/2: the bound is out of reach
+        (lambda w: (w - 1).square() / 2, lambda w: (w + 1).square() / 2),  # their mean is at least 1/2, not 0
         window=(-2.6, 2.6),
         highest=4.2,
-        rates=(0.1, 0.2, 0.5, 1.0, 5.0, 20.0),
         starts=(-2.0, -1.5, -0.5, 0.5, 1.5, 2.0),
-        first_rate=5.0,
-        first_start=2.0,
+        first=(5.0, 3, 2.0),
+        rates=(0.1, 0.2, 0.5, 1.0, 5.0, 20.0),
     ),
 )
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The bundle after one batch.
+class Frame(NamedTuple):
+    """The bundle after one batch. The page's script reads the fields in this order."""
 
-    Attributes:
-        sample: which of the example's losses the batch had.
-        point: the weight at which it was measured; the centre, for the first piece of a bundle.
-        loss: the loss there.
-        slope: its derivative.
-        alpha: the weights of the pieces so far, the bound's last.
-        goal: the minimiser of the proximal model: the next trial point or, once the bundle is full, the new centre.
-        kind: the paper's name of the update, if the bundle is full.
-    """
-
-    sample: int
-    point: float
+    sample: int  # index of the batch's loss
+    point: float  # weight at which it was measured; the centre, for the first piece of a bundle
     loss: float
     slope: float
-    alpha: tuple[float, ...]
-    goal: float
-    kind: str
+    goal: float  # minimiser of the proximal model: the next trial point, or the new centre if the bundle is full
+    kind: str  # the paper's name of the update, if the bundle is full
+    alpha: tuple[float, ...]  # weights of the pieces so far, the bound's last
 
 
-@dataclass(frozen=True)
-class FreeFrame:
-    """The rolling bundle after one batch.
+class FreeFrame(NamedTuple):
+    """The rolling bundle after one batch. The page's script reads the fields in this order."""
 
-    Attributes:
-        sample: which of the example's losses the batch had.
-        point: ``y``, where it was measured.
-        loss: the loss there.
-        slope: its derivative.
-        alpha: the weights of the newest pieces, oldest first, the target's last.
-        target: the height that the step aims at.
-        height: the value of the newest piece at the centre.
-        width: the cap of the step over the metric, as lr is BORAT's; 0 without a step.
-        centre: ``z`` before the step.
-        goal: ``z`` after it: the minimiser of the proximal model.
-        average: ``x`` after it, where :meth:`borat.FreeBORAT.eval` puts the model.
-        next_point: ``y`` after it.
-    """
-
-    sample: int
-    point: float
+    sample: int  # index of the batch's loss
+    point: float  # y, where it was measured
+    centre: float  # z before the step
     loss: float
     slope: float
-    alpha: tuple[float, ...]
-    target: float
-    height: float
-    width: float
-    centre: float
-    goal: float
-    average: float
-    next_point: float
+    target: float  # height at which the step aims
+    height: float  # value of the newest piece at the centre
+    width: float  # cap of the step over the metric, like BORAT's lr; 0 without a step
+    goal: float  # z after the step: minimiser of the proximal model
+    average: float  # x after the step, where eval() puts the model
+    next_point: float  # y after the step
+    alpha: tuple[float, ...]  # weights of the newest pieces, oldest first, the target's last
 
 
 def trajectory(example: Example, lr: float, size: int, start: float, calls: int = CALLS) -> list[Frame]:
-    """The first batches of BORAT with a bundle of ``size``."""
+    """Return the first batches of BORAT with a bundle of ``size``."""
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = BORAT([w], lr, size, momentum=0.0)
     frames = []
     for call in range(calls):
         sample, position, point = call % len(example.samples), optimizer.bundle_position, w.item()
-        loss, slope = _batch(optimizer, w, example.samples[sample])
+        loss, slope = _take_batch(optimizer, w, example.samples[sample])
         *weights, bound = optimizer.state_dict()["param_groups"][0]["bundle"]["alpha"]
-        alpha = (*weights[: position + 1], bound)
         kind = optimizer.last_step.kind if optimizer.last_step and optimizer.bundle_position == 0 else ""
-        frames.append(Frame(sample, point, loss, slope, alpha, w.item(), kind))
+        frames.append(Frame(sample, point, loss, slope, w.item(), kind, (*weights[: position + 1], bound)))
     return frames
 
 
 def free_trajectory(example: Example, size: int, start: float, calls: int = FREE_CALLS) -> list[FreeFrame]:
-    """The first batches of FreeBORAT with a bundle of ``size`` and its defaults."""
+    """Return the first batches of FreeBORAT with a bundle of ``size`` and its defaults."""
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = FreeBORAT([w], size)
     beta, _ = optimizer.param_groups[0]["betas"]
@@ -193,21 +138,23 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
     for call in range(calls):
         sample, point = call % len(example.samples), w.item()
         centre = optimizer.state[w]["centre"].item() if call else point
-        loss, slope = _batch(optimizer, w, example.samples[sample])
+        loss, slope = _take_batch(optimizer, w, example.samples[sample])
         step, goal = optimizer.last_step, optimizer.state[w]["centre"].item()
         assert step is not None
         assert step.target is not None
         assert isinstance(step.step_size, float)
-        average = goal + (w.item() - goal) / beta  # eval()'s, which for this many optimizers would take a minute
+        average = goal + (w.item() - goal) / beta  # as by eval(), which would take a minute for all frames
         metric = optimizer.state[w]["rms"].item() + optimizer.defaults["eps"]
         width = step.step_size / (1.0 - step.alpha[-1]) / metric if step.step_size else 0.0
-        model = (step.alpha, step.target, step.offsets[-2], width)
-        frames.append(FreeFrame(sample, point, loss, slope, *model, centre, goal, average, w.item()))
+        before, model = (sample, point, centre, loss, slope), (step.target, step.offsets[-2], width)
+        frames.append(FreeFrame(*before, *model, goal, average, w.item(), step.alpha))
     return frames
 
 
-def _batch(optimizer: BORAT | FreeBORAT, w: nn.Parameter, sample: Callable[[Tensor], Tensor]) -> tuple[float, float]:
-    """One batch; its loss and its slope."""
+def _take_batch(
+    optimizer: BORAT | FreeBORAT, w: nn.Parameter, sample: Callable[[Tensor], Tensor]
+) -> tuple[float, float]:
+    """Take a step on one batch, and return its loss and slope."""
     optimizer.zero_grad()
     loss = sample(w)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -1,9 +1,11 @@
-"""The paper's three illustrations: learning-rate schedules, a bundle in one dimension, and the loss on which ALI-G
-jumps to and fro; and FreeBORAT's three points. The numbers are those of the lab's schedules and of the optimizers."""
+"""Illustrations: the paper's (schedules, a bundle in one dimension, a loss on which ALI-G oscillates) and FreeBORAT's.
+
+All numbers come from the lab's schedules and from the optimizers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -27,7 +29,7 @@ SCHEDULES = {
 
 
 def draw(folder: Path) -> list[Path]:
-    """Draw all of them as PNG and PDF; the files."""
+    """Draw all illustrations as PNG and PDF, and return the paths."""
     figures = {
         "learning-rate-schedules": draw_schedules(),
         "bundle": draw_bundle(),
@@ -39,7 +41,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def draw_schedules() -> Figure:
-    """The learning rate of SGD over a run, for the schedules that people use."""
+    """Draw common schedules of the learning rate."""
     figure = Figure(figsize=(10, 2.6), layout="constrained")
     for axes, (schedule, title) in zip(figure.subplots(1, 4, sharey=True), SCHEDULES.items(), strict=True):
         rates = learning_rates(schedule)
@@ -52,7 +54,7 @@ def draw_schedules() -> Figure:
 
 
 def learning_rates(schedule: str) -> list[float]:
-    """The learning rate of each batch, as the lab would train with it."""
+    """Return the learning rate of each batch under one of the lab's schedules."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     config = RunConfig(optimizer="sgd", lr=0.1, schedule=schedule, epochs=EPOCHS)
     follow = make_schedule(optimizer, config, BATCHES)
@@ -67,7 +69,7 @@ def learning_rates(schedule: str) -> list[float]:
 
 
 def draw_bundle() -> Figure:
-    """Two samples of a loss, their linear pieces, the bound, and the proximal model of BORAT3."""
+    """Draw two samples of a loss, their linear pieces, the bound, and the proximal model of BORAT3."""
     example, lr = EXAMPLES[0], 5.0
     pieces = trajectory(example, lr, 3, 2.0, calls=2)
     figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -75,26 +77,22 @@ def draw_bundle() -> Figure:
     w = torch.linspace(-1.1, 2.7, 400, dtype=torch.float64)
     for i, colour in enumerate((VERMILION, BLUE)):
         axes.plot(w, example.samples[i](w), color=colour, lw=2, label=rf"$\ell_{{z_t^{i + 1}}}$")
-        axes.plot(w, line(pieces[i], w), color=colour, lw=1.2, ls=(0, (5, 3)), label=f"its linear piece at {_name(i)}")
-        axes.plot(pieces[i].point, pieces[i].loss, "o", color=colour, ms=7, zorder=3)
+        _draw_piece(axes, pieces[i], w, colour, rf"its linear piece at $\hat{{w}}_t^{i + 1}$")
     axes.axhline(0, color=GREY, ls=(0, (1, 2)), lw=1.6, label="lower bound $B = 0$")
     axes.plot(w, proximal_model(pieces, lr, w), color=GREEN, lw=2.4, label="bundle and proximal term")
     first, second = pieces
-    places = {first.point: r"$\hat{w}_t^1 = w_t$", first.goal: "$\\hat{w}_t^2$\nALI-G"}
-    places |= {second.goal: "$w_{t+1}$\nBORAT3", 0.0: "$w^*$"}
-    heights = {first.point: first.loss, first.goal: second.loss, second.goal: _lowest(pieces, lr)}
-    for place, height in heights.items():
-        axes.plot([place, place], [-0.3, height], color=GREY, lw=0.8, zorder=0)
-    axes.plot(second.goal, _lowest(pieces, lr), "D", color=GREEN, ms=8, zorder=3)
-    axes.set_xticks(list(places), list(places.values()))
-    axes.get_xticklabels()[-1].set_horizontalalignment("left")  # clear of its neighbour
+    lowest = proximal_model(pieces, lr, torch.tensor(second.goal, dtype=torch.float64)).item()
+    axes.plot(second.goal, lowest, "D", color=GREEN, ms=8, zorder=3)
+    places = {r"$\hat{w}_t^1 = w_t$": (first.point, first.loss), "$\\hat{w}_t^2$\nALI-G": (first.goal, second.loss)}
+    places |= {"$w_{t+1}$\nBORAT3": (second.goal, lowest), "$w^*$": (0.0, 0.0)}
+    _mark_places(axes, places, bottom=-0.3)
     axes.set(ylabel="loss", ylim=(-0.3, 3.0), xlim=(-1.1, 2.7))
     axes.legend(frameon=False, loc="upper left", fontsize=9)
     return figure
 
 
 def draw_non_convex_example() -> Figure:
-    """ALI-G at a large learning rate, which jumps between two points, and BORAT3, which does not."""
+    """Draw ALI-G at a large learning rate, which oscillates between two points, and BORAT3, which does not."""
     example, lr = EXAMPLES[2], 10.0
     alig, borat = (trajectory(example, lr, size, 0.6, calls=2) for size in (2, 3))
     figure = Figure(figsize=(7, 4.2), layout="constrained")
@@ -102,12 +100,11 @@ def draw_non_convex_example() -> Figure:
     w = torch.linspace(-0.75, 0.75, 400, dtype=torch.float64)
     axes.plot(w, example.samples[0](w), color="black", lw=2, label=r"$f(w) = w^2 - |w|^3$")
     for i, piece in enumerate(borat):
-        axes.plot(w, line(piece, w), color=BLUE, ls=(0, (5, 3)), lw=1.4, label="" if i else "linear pieces of $f$")
-        axes.plot(piece.point, piece.loss, "o", color=BLUE, ms=7, zorder=3)
+        _draw_piece(axes, piece, w, BLUE, "" if i else "linear pieces of $f$")
     axes.plot(w, proximal_model(borat, lr, w), color=GREEN, lw=2.2, label=rf"proximal model of BORAT3, $\eta = {lr:g}$")
     arrow = {"arrowstyle": "<->", "color": PURPLE, "lw": 2}
     axes.annotate("", (alig[0].point, -0.012), (alig[0].goal, -0.012), arrowprops=arrow)
-    axes.text(-0.3, -0.014, "ALI-G jumps to and fro", color=PURPLE, ha="center", va="top")
+    axes.text(-0.3, -0.014, "ALI-G oscillates", color=PURPLE, ha="center", va="top")
     axes.plot(borat[-1].goal, -0.012, "D", color=GREEN, ms=8, zorder=3, clip_on=False)
     axes.text(0.03, -0.014, "BORAT3 after one update", color=GREEN, ha="left", va="top")
     axes.axhline(0, color=GREY, ls=(0, (1, 2)), lw=1.6, label="lower bound")
@@ -118,7 +115,7 @@ def draw_non_convex_example() -> Figure:
 
 
 def draw_free() -> Figure:
-    """The three points of FreeBORAT on noisy batches, and one of its models with the target."""
+    """Draw the three points of FreeBORAT on noisy batches, and one of its models with the target."""
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_three_points(left)
@@ -127,7 +124,7 @@ def draw_free() -> Figure:
 
 
 def draw_gap() -> Figure:
-    """A loss that falls like f* + C / sqrt(k), and its average so far: as far above it as there is left to win."""
+    """Draw a loss that falls like f* + C / sqrt(k), and its average so far, which is twice as far above f*."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     k = torch.arange(1, 401, dtype=torch.float64)
@@ -137,13 +134,9 @@ def draw_gap() -> Figure:
     axes.plot(k, loss, color="black", lw=1.8, label="loss")
     axes.axhline(floor, color=GREY, ls=(0, (1, 2)), lw=1.4, label="lowest loss $f_*$, unknown")
     for at in (50, 150, 300):
-        axes.annotate(
-            "",
-            (at, average[at - 1].item()),
-            (at, loss[at - 1].item()),
-            arrowprops={"arrowstyle": "<->", "color": GREEN},
-        )
-        axes.annotate("", (at, loss[at - 1].item()), (at, floor), arrowprops={"arrowstyle": "<->", "color": VERMILION})
+        high, middle = average[at - 1].item(), loss[at - 1].item()
+        for top, bottom, colour in ((high, middle, GREEN), (middle, floor, VERMILION)):
+            axes.annotate("", (at, top), (at, bottom), arrowprops={"arrowstyle": "<->", "color": colour})
     axes.text(156, (average[149] + loss[149]).item() / 2, "won: measured", color=GREEN, va="center", fontsize=9)
     axes.text(156, (loss[149].item() + floor) / 2, "left to win: as much", color=VERMILION, va="center", fontsize=9)
     axes.set(xlabel="batch $k$", ylabel="loss", ylim=(0.9, 2.2), xlim=(0, 400))
@@ -173,32 +166,45 @@ def _draw_target(axes: Axes) -> None:
     w = torch.linspace(-2.9, 0.7, 400, dtype=torch.float64)
     axes.plot(w, example.samples[0](w), color="black", lw=1.2, label="loss")
     for piece, colour, name in zip(pieces, (BLUE, VERMILION), ("older", "newest"), strict=True):
-        axes.plot(w, line(piece, w), color=colour, lw=1.4, ls=(0, (5, 3)), label=f"{name} piece")
-        axes.plot(piece.point, piece.loss, "o", color=colour, ms=6, zorder=3)
+        _draw_piece(axes, piece, w, colour, f"{name} piece")
     axes.axhline(newest.target, color=PURPLE, ls=(0, (6, 2, 1, 2)), lw=1.6, label="target $T$")
     near = w[free_model(pieces, w) < 1.9]  # below the legend
     axes.plot(near, free_model(pieces, near), color=GREEN, lw=2.2, label="model and proximal term")
     lowest = free_model(pieces, torch.tensor(newest.goal, dtype=torch.float64)).item()
     axes.plot(newest.goal, lowest, "D", color=GREEN, ms=7, zorder=3)
-    places = {newest.point: "$y$", newest.centre: "$z$", newest.goal: "new $z$"}
-    for place, height in zip(places, (newest.loss, newest.height, lowest), strict=True):
-        axes.plot([place, place], [-0.2, height], color=GREY, lw=0.8, zorder=0)
-    axes.set_xticks(list(places), list(places.values()))
-    axes.get_xticklabels()[-1].set_horizontalalignment("left")  # clear of its neighbour
+    places = {
+        "$y$": (newest.point, newest.loss),
+        "$z$": (newest.centre, newest.height),
+        "new $z$": (newest.goal, lowest),
+    }
+    _mark_places(axes, places, bottom=-0.2)
     axes.set(ylabel="loss", xlim=(-2.9, 0.7), ylim=(-0.2, 3.1))
     axes.set_title(f"one weight, batch {batch}", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper right", fontsize=9)
 
 
+def _draw_piece(axes: Axes, piece: Frame | FreeFrame, w: Tensor, colour: str, label: str) -> None:
+    axes.plot(w, line(piece, w), color=colour, lw=1.4, ls=(0, (5, 3)), label=label)
+    axes.plot(piece.point, piece.loss, "o", color=colour, ms=7, zorder=3)
+
+
+def _mark_places(axes: Axes, places: Mapping[str, tuple[float, float]], bottom: float) -> None:
+    """Label points on the horizontal axis, and connect them with the curves above."""
+    for place, height in places.values():
+        axes.plot([place, place], [bottom, height], color=GREY, lw=0.8, zorder=0)
+    axes.set_xticks([place for place, _ in places.values()], list(places))
+    axes.get_xticklabels()[-1].set_horizontalalignment("left")  # clear of its neighbour
+
+
 def regression() -> tuple[Tensor, Tensor]:
-    """Least squares in two weights, whose samples do not agree: the loss stays above its bound."""
+    """Return a least-squares problem in two weights whose samples disagree: the loss stays above its bound."""
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(64, 2, generator=generator, dtype=torch.float64) @ torch.tensor([[1.0, 0.0], [0.6, 0.7]]).double()
     return A, torch.randn(64, generator=generator, dtype=torch.float64)
 
 
 def three_points(A: Tensor, b: Tensor, start: Tensor, batches: int = 60) -> tuple[Tensor, Tensor, Tensor]:
-    """``z``, ``x`` and ``y`` of FreeBORAT before the first batch of six samples, and after each."""
+    """Return ``z``, ``x`` and ``y`` of FreeBORAT before the first batch of six samples, and after each."""
     w = nn.Parameter(start.clone())
     optimizer = FreeBORAT([w])
     generator = torch.Generator().manual_seed(1)
@@ -218,26 +224,18 @@ def three_points(A: Tensor, b: Tensor, start: Tensor, batches: int = 60) -> tupl
 
 
 def line(piece: Frame | FreeFrame, w: Tensor) -> Tensor:
-    """The linear piece that a batch gave."""
+    """Return the values of a linear piece."""
     return piece.loss + piece.slope * (w - piece.point)
 
 
 def proximal_model(pieces: Sequence[Frame], lr: float, w: Tensor) -> Tensor:
-    """The highest of the pieces and of the bound 0, plus the proximal term around the first piece's point."""
+    """Return the maximum of the pieces and the bound 0, plus the proximal term around the first piece's point."""
     highest = torch.stack([line(piece, w) for piece in pieces]).amax(0).clamp(min=0.0)
     return highest + (w - pieces[0].point).square() / (2 * lr)
 
 
 def free_model(pieces: Sequence[FreeFrame], w: Tensor) -> Tensor:
-    """The highest of the pieces and of the target, plus the proximal term around the centre."""
+    """Return the maximum of the pieces and the target, plus the proximal term around the centre."""
     newest = pieces[-1]
     highest = torch.stack([line(piece, w) for piece in pieces]).amax(0).clamp(min=newest.target)
     return highest + (w - newest.centre).square() / (2 * newest.width)
-
-
-def _name(i: int) -> str:
-    return rf"$\hat{{w}}_t^{i + 1}$"
-
-
-def _lowest(pieces: Sequence[Frame], lr: float) -> float:
-    return proximal_model(pieces, lr, torch.tensor(pieces[-1].goal, dtype=torch.float64)).item()

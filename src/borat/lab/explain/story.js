@@ -51,7 +51,7 @@ function tellFree(frame) {
     parts.push("The loss is flat there, so z stays.");
   } else {
     parts.push(`At the centre z = ${number(centre)} its height is ${number(height)}. The target is lower, at ${number(floor)}: ` +
-      "by half of the gap that is measured from what was won so far, and by less in the first batches.");
+      "by half of the measured gap, or less in the first batches.");
     parts.push(used.length > 1 ? `The lowest point of the model is where ${list(used)} meet: z jumps there, to ${number(goals.z)}.`
       : `All weight is on ${used[0]}: z goes as far as the cap allows, to ${number(goals.z)}.`);
   }
