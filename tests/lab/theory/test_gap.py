@@ -1,4 +1,4 @@
-"""Statements of ``docs/theory.md`` on FreeBORAT's measured gap, checked with the real optimizer."""
+"""Statements of ``docs/theory.md`` on FreeBORAT's measured gap, checked with the optimizer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def count(start, stop):
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.5, 0.75, 0.9])
 @pytest.mark.parametrize("beta", [0.5, 0.9])
 def test_the_reading_of_a_power_law(p, beta):
-    """r - m is at most p / (1 - p) of what is left, and less by terms that vanish."""
+    """r - m is at most p / (1 - p) times the remaining loss, and less by terms that vanish."""
     k = count(1, 5000)
     left = 7.0 * k**-p
     readings = read((left - 3.0).tolist(), beta)
@@ -84,7 +84,7 @@ def test_nothing_won_fades_like_a_root():
 
 @pytest.mark.parametrize("beta", [0.5, 0.9])
 def test_noise_alone_is_read_as_won(beta):
-    """Of losses drawn from {-1, 1}, w tends to 1 instead of 0, the sooner the shorter the running mean."""
+    """For losses drawn from {-1, 1}, w tends to 1 instead of 0, and sooner with a shorter running mean."""
     rng = random.Random(0)
     won = read([1.0, -1.0, *(rng.choice((-1.0, 1.0)) for _ in range(20_000))], beta).won
     assert won[1000:].min() > (0.85 if beta == 0.5 else 0.45)

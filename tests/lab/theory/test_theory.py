@@ -1,12 +1,15 @@
-"""What the paper proves, checked with the real optimizer on problems that meet its assumptions: one batch for all
-pieces of a bundle, no momentum, and a point at which no batch has a loss. Where the printed statement is wrong, a
-counterexample and what is true instead; ``docs/theory.md`` has the reasons."""
+"""The paper's theorems, checked with the optimizer on problems that meet their assumptions.
+
+These are one batch for all pieces of a bundle, no momentum, and a point at which the loss of every batch is zero. If a
+statement is wrong as printed, a counterexample shows it and a corrected statement is tested, see ``docs/theory.md``.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -26,7 +29,7 @@ ALL = [*CONVEX, problems.waves]
 
 
 def stay_below(measured, bound):
-    """Up to the rounding of sums; and not so far below that the comparison says nothing."""
+    """Assert that values are below a bound, up to rounding, and somewhere at least 1 % of it."""
     assert (measured <= bound * (1 + 1e-9)).all()
     assert (measured / bound).max() > 0.01
 
@@ -54,22 +57,15 @@ def parabola(curvature=1.0, start=1.0):
 @pytest.fixture(scope="module")
 def real():
     folder = real_files("libsvm")
-    problems = {}
-
-    def problem(name, loss):
-        if (name, loss) not in problems:
-            problems[name, loss] = problems.separable(name, loss, folder, limit=2250)
-        return problems[name, loss]
-
-    return problem
+    return cache(lambda name, loss: problems.separable(name, loss, folder, limit=2250))
 
 
-# The problems are what they say
+# The problems have their properties
 
 
 @pytest.mark.parametrize("make", ALL)
 def test_problems_meet_their_assumptions(make):
-    """Each constant, at random points; and perfect interpolation exactly."""
+    """Check each constant at random points, and that interpolation is exact."""
     problem = make()
     check_constants(problem, scale=4.0)
     assert problem.errors.tolist() == [0.0]
@@ -154,7 +150,7 @@ def test_the_progress_is_exact_where_the_losses_are_linear():
 @pytest.mark.parametrize("make", ALL)
 @pytest.mark.parametrize("lr", [10.0, 100.0])
 def test_larger_bundles_never_have_a_lower_dual_value(make, lr):
-    """From the same point, on the same batch (the lemma on dual values); convexity is not needed."""
+    """The lemma on dual values: from the same point, on the same batch; convexity is not needed."""
     problem = make().whole()
     values = [run(problem, size, lr, [0]).steps[0].dual_value for size in (2, 3, 4, 6, 8, 12)]
     assert all(b >= a - 1e-12 * abs(a) for a, b in pairwise(values))
@@ -227,7 +223,7 @@ def check_average(problem, bundle_size, lr, bound, updates):
 
 
 def test_the_lipschitz_bound_is_attained():
-    """By ALI-G after as many updates as there are coordinates; N pieces zero N - 1 coordinates in an update."""
+    """ALI-G attains it after one update per coordinate; N pieces set N - 1 coordinates to zero in an update."""
     problem = problems.largest_coordinate(dimension=48)
     traces = {size: run(problem, size, 1e9, [0] * 48) for size in (2, 3, 4, 5)}
     bound = bounds.lipschitz_bound(problem, 1e9, 48)
@@ -248,7 +244,7 @@ def test_the_lipschitz_bound_holds_for_the_logistic_loss(real):
 
 
 def test_the_printed_rates_lack_an_expectation():
-    """For one sequence of batches, the theorems on averages are false: here only the first of two is ever drawn."""
+    """The theorems on averages are false for a single sequence of batches, here one without the second batch."""
     start, solution = torch.ones(2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
     rough = Problem([lambda w: w[0].abs(), lambda w: w[1].abs()], start, solution, lipschitz=1.0)
     smooth = Problem([lambda w: w[0] ** 2 / 2, lambda w: w[1] ** 2 / 2], start, solution, smoothness=1.0)
@@ -325,7 +321,7 @@ def test_restricted_secant_inequality(height, share):
 
 
 def test_each_kind_of_step_contracts():
-    """By 1 - lr mu, also for MAX2, of which the paper shows 1 - 3/8 lr mu; and for lr up to mu / beta^2."""
+    """By 1 - lr mu for lr up to mu / beta^2, also for MAX2, for which the paper shows 1 - 3/8 lr mu."""
     problem = problems.waves(dimension=3)
     lr = min(1 / (4 * problem.smoothness), problem.secant / problem.smoothness**2)
     assert lr > bounds.largest_secant_lr(problem)
@@ -351,7 +347,7 @@ def test_the_printed_secant_inequality_promises_nothing():
 
 
 def test_the_printed_secant_rate_lacks_half_beta():
-    """Printed: f(w_{T+1}) <= exp(...) |w_0 - w*|^2. The left side has the unit of the loss, the right side has not."""
+    """Printed: f(w_{T+1}) <= exp(...) |w_0 - w*|^2. Only the left side has the unit of the loss."""
     problem = parabola(curvature=100.0)
     lr = bounds.largest_secant_lr(problem)
     gaps = gap_of_the_last(problem, run(problem, 3, lr, [0] * 20))
@@ -360,7 +356,7 @@ def test_the_printed_secant_rate_lacks_half_beta():
 
 
 def test_the_printed_secant_rate_is_that_of_the_largest_lr():
-    """Printed: the rate has the largest lr that is allowed, whatever the lr of the run."""
+    """Printed: the rate contains the largest allowed lr instead of the lr of the run."""
     problem = parabola()
     largest = bounds.largest_secant_lr(problem)
     gaps = gap_of_the_last(problem, run(problem, 3, largest / 100, [0] * 60))
@@ -372,7 +368,7 @@ def test_the_printed_secant_rate_is_that_of_the_largest_lr():
 
 
 def test_the_example_that_is_not_convex():
-    """w^2 - |w|^3: ALI-G jumps between 3/5 and -3/5 for lr >= 10, BORAT3 is at the optimum after one update."""
+    """w^2 - |w|^3: ALI-G oscillates between 3/5 and -3/5 for lr >= 10; BORAT3 is at the optimum after one update."""
     cubic = lambda w: w.square() - w.abs() ** 3  # noqa: E731
     for lr in (10.0, 1e3):
         alig = run(scalar(cubic, 0.6), 2, lr, [0] * 4).points
@@ -383,7 +379,7 @@ def test_the_example_that_is_not_convex():
 
 
 def test_the_example_converges_for_all_lr_from_its_own_start_only():
-    """The caption says so without the start. From 0.66 a large lr leaves the region with both bundles."""
+    """The caption does not mention the start. From 0.66, a large lr leaves the region with both bundles."""
     cubic = lambda w: w.square() - w.abs() ** 3  # noqa: E731
     for size in (2, 3):
         with pytest.warns(UserWarning, match="below lower_bound"):

@@ -1,8 +1,8 @@
-"""The bounds that the paper's theorems give, and runs of the real optimizer to compare them with.
+"""Bounds from the paper's theorems, and runs of the optimizer to compare with them.
 
-The theorems suppose one batch for all pieces of a bundle, and no momentum. Where the paper's statement is wrong as
-printed, the bounds here are what its proof gives, see ``docs/theory.md``. They also hold where the best loss is a small
-``error`` instead of zero, which the logistic loss needs; with ``error = 0`` they are the paper's.
+The theorems assume one batch for all pieces of a bundle, and no momentum. If a statement is wrong as printed, the bound
+here is what its proof gives, see ``docs/theory.md``. All bounds allow for a small ``error``, the best loss of a batch,
+which the logistic loss needs; with ``error = 0`` they are the paper's.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from borat._optim.borat import BORAT
 from borat.lab.theory.problems import BatchLoss, Problem
 
 Bound = Callable[[Problem, float, int], Tensor]
-"""Of a problem, a learning rate and a number of updates: the bound after 1, 2, ... updates."""
+"""Maps a problem, a learning rate and a number of updates to the bound after 1, 2, ... updates."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A run: ``points`` has one row more than there were updates, its first is the start."""
+    """A run. ``points`` has a row for the start and one for each update."""
 
     points: Tensor
     losses: Tensor
@@ -34,7 +34,7 @@ class Trace:
 def run(
     problem: Problem, bundle_size: int, lr: float, order: Sequence[int], constraint: Constraint | None = None
 ) -> Trace:
-    """One update of the optimizer on each of the batches in ``order``."""
+    """Make one update of BORAT on each of the batches in ``order``."""
     w = nn.Parameter(problem.start.clone())
     optimizer = BORAT([w], lr, bundle_size, momentum=0.0, constraint=constraint, same_batch=True)
     points, losses, steps = [w.detach().clone()], [], []
@@ -55,12 +55,12 @@ def run(
     return Trace(torch.stack(points), torch.stack(losses), steps)
 
 
-# What the theorems bound
+# Quantities that the theorems bound
 
 
 @torch.no_grad()
 def gap_of_the_average(problem: Problem, trace: Trace) -> Tensor:
-    """``f`` at the mean of ``w_0, ..., w_T``, for T = 0, 1, ..."""
+    """Return ``f`` at the mean of ``w_0, ..., w_T``, for T = 0, 1, ..."""
     counts = torch.arange(1, len(trace.points)).unsqueeze(1)
     averages = trace.points[:-1].cumsum(0) / counts
     return torch.stack([problem.mean(w) for w in averages])
@@ -68,7 +68,7 @@ def gap_of_the_average(problem: Problem, trace: Trace) -> Tensor:
 
 @torch.no_grad()
 def gap_of_the_last(problem: Problem, trace: Trace) -> Tensor:
-    """``f`` at ``w_{T+1}``, for T = 0, 1, ..."""
+    """Return ``f`` at ``w_{T+1}``, for T = 0, 1, ..."""
     return torch.stack([problem.mean(w) for w in trace.points[1:]])
 
 
@@ -76,41 +76,41 @@ def gap_of_the_last(problem: Problem, trace: Trace) -> Tensor:
 
 
 def lipschitz_bound(problem: Problem, lr: float, updates: int) -> Tensor:
-    """Convex and Lipschitz: ``C sqrt(D^2 / (T+1)) + D^2 / (lr (T+1))``, of the average."""
+    """Bound for convex and Lipschitz: ``C sqrt(D^2 / (T+1)) + D^2 / (lr (T+1))``, of the average."""
     budget, count = _budget(problem, lr, updates)
     return (problem.lipschitz * (budget / count).sqrt() + budget / (lr * count)).amin(0)
 
 
 def smooth_bound(problem: Problem, lr: float, updates: int) -> Tensor:
-    """Convex and smooth: ``D^2 / (min(lr, 1 / (2 beta)) (T+1))``, of the average."""
+    """Bound for convex and smooth: ``D^2 / (min(lr, 1 / (2 beta)) (T+1))``, of the average."""
     budget, count = _budget(problem, lr, updates)
     return (budget / (_smallest_step(problem, lr) * count)).amin(0)
 
 
 def strongly_convex_bound(problem: Problem, lr: float, updates: int) -> Tensor:
-    """Strongly convex and smooth: ``beta/2 exp(-alpha min(lr, 1 / (2 beta)) T / 2) D^2``, of the last point."""
+    """Bound for strongly convex, smooth: ``beta/2 exp(-alpha min(lr, 1 / (2 beta)) T / 2) D^2``, of the last point."""
     return _linear_bound(problem, problem.strong_convexity * _smallest_step(problem, lr) / 2, updates)
 
 
 def secant_bound(problem: Problem, lr: float, updates: int) -> Tensor:
-    """RSI and smooth, N = 3: ``beta/2 exp(-3/8 lr mu T) D^2``, of the last point."""
+    """Bound for RSI and smooth, N = 3: ``beta/2 exp(-3/8 lr mu T) D^2``, of the last point."""
     return _linear_bound(problem, 3 / 8 * lr * problem.secant, updates)
 
 
 def largest_secant_lr(problem: Problem) -> float:
-    """The largest learning rate that the theorem on RSI allows."""
+    """Return the largest learning rate that the theorem on RSI allows."""
     beta, mu = problem.smoothness, problem.secant
     return min(1 / (4 * beta), 1 / (4 * mu), mu / (2 * beta**2))
 
 
 def _budget(problem: Problem, lr: float, updates: int) -> tuple[Tensor, Tensor]:
-    """Return the largest sums of decreases of the distances to each solution, and the numbers of updates."""
+    """Return bounds on the total decrease of the squared distance to each solution, and the numbers of updates."""
     count = torch.arange(1, updates + 1, dtype=torch.float64)
     return problem.squared_distances.unsqueeze(1) + 2 * lr * problem.errors.unsqueeze(1) * count, count
 
 
 def _smallest_step(problem: Problem, lr: float) -> float:
-    """No step of ALI-G on a smooth loss has a smaller step size."""
+    """Return the smallest step size that ALI-G can take on a smooth loss."""
     return min(lr, 1 / (2 * problem.smoothness))
 
 

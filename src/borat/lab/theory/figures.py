@@ -1,4 +1,4 @@
-"""The theorems beside measurements: the objective over the number of updates, and the bound that was proved."""
+"""Figures of the theorems: the measured objective over the number of updates, and the bound that was proved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -22,26 +23,23 @@ STYLES = {2: ("ALI-G", VERMILION, (0, (5, 2))), 3: ("BORAT3", BLUE, "solid"), 5:
 
 @dataclass(frozen=True)
 class Panel:
-    """One theorem on one problem.
-
-    Attributes:
-        linear: the theorem gives a linear rate, for the last point instead of the average.
-        printed: the bound as the paper prints it, where that is another.
-        runs: with batches drawn at random, over which the measurements are averaged.
-    """
+    """One theorem on one problem."""
 
     title: str
     problem: problems.Problem
     lr: float
     bound: bounds.Bound
     linear: bool = False
+    """The theorem gives a linear rate, of the last point instead of the average."""
     printed: bounds.Bound | None = None
+    """The bound as the paper prints it, if it differs."""
     updates: int = 200
     runs: int = 3
+    """Number of random sequences of batches; measurements are averaged over them."""
     sizes: Sequence[int] = (2, 3, 5)
 
     def measure(self, size: int) -> Tensor:
-        """The mean gap of the runs after 1, 2, ... updates."""
+        """Return the mean gap of the runs after 1, 2, ... updates."""
         orders = [self.problem.draw(self.updates, seed) for seed in range(self.runs)]
         traces = [bounds.run(self.problem, size, self.lr, order) for order in orders]
         gap = bounds.gap_of_the_last if self.linear else bounds.gap_of_the_average
@@ -49,11 +47,9 @@ class Panel:
 
 
 def synthetic_panels() -> list[Panel]:
-    """Each theorem on a problem that was made for it."""
-    rough, smooth, strong, secant = (
-        *(problems.largest_coordinate(), problems.least_squares()),
-        *(problems.ellipsoids(), problems.waves()),
-    )
+    """Return each theorem on a problem that was made for it."""
+    rough, smooth = problems.largest_coordinate(), problems.least_squares()
+    strong, secant = problems.ellipsoids(), problems.waves()
     border, strong_border = 1 / (2 * smooth.smoothness), 1 / (2 * strong.smoothness)
     return [
         Panel("convex, Lipschitz: η = 1000", rough, 1e3, bounds.lipschitz_bound, runs=1),
@@ -70,41 +66,36 @@ def synthetic_panels() -> list[Panel]:
 
 
 def real_panels(data_dir: Path) -> list[Panel]:
-    """The convex theorems on real data, made separable."""
+    """Return the convex theorems on real data, made separable."""
     panels = []
     for name, limit in (("mushrooms", None), ("w8a", 9000)):
         hinge, logistic = (problems.separable(name, loss, data_dir, limit=limit) for loss in ("hinge", "logistic"))
-        border = 1 / (2 * logistic.smoothness)
-        panels += [
-            Panel(f"{name}, hinge: η = 100", hinge, 100.0, bounds.lipschitz_bound, updates=400, runs=2),
-            Panel(f"{name}, logistic: η = 2 / 2β", logistic, 2 * border, bounds.smooth_bound, updates=400, runs=2),
-            Panel(f"{name}, logistic: η = 0.5 / 2β", logistic, 0.5 * border, bounds.smooth_bound, updates=400, runs=2),
-        ]
+        panels.append(Panel(f"{name}, hinge: η = 100", hinge, 100.0, bounds.lipschitz_bound, updates=400, runs=2))
+        for share in (2, 0.5):
+            title, lr = f"{name}, logistic: η = {share} / 2β", share / (2 * logistic.smoothness)
+            panels.append(Panel(title, logistic, lr, bounds.smooth_bound, updates=400, runs=2))
     return panels
 
 
 def draw(
     folder: Path, data_dir: Path | None = None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Path]:
-    """Draw the theorems, the lemmas and, where there is a folder of data, the theorems on real data; the files."""
+    """Draw the theorems, the lemmas and, with a folder of data, the theorems on real data. Return the paths."""
     pictures = {"theory-rates": synthetic_panels()}
     if data_dir is not None:
         pictures["theory-real"] = real_panels(data_dir)
     paths, done, total = [], 0, sum(map(len, pictures.values()))
     for name, panels in pictures.items():
         figure = Figure(figsize=(10, 6), layout="constrained")
-        grid = figure.subplots(2, 3).flat
-        for axes, panel in zip(grid, panels, strict=True):
+        for axes, panel in zip(figure.subplots(2, 3).flat, panels, strict=True):
             _draw_panel(axes, panel)
             done += 1
             progress(done, total)
         _add_legend(figure)
         paths += save(figure, folder, name, ["png"])
     figure = Figure(figsize=(10, 3.4), layout="constrained")
-    steps, dual, kinds = figure.subplots(1, 3)
-    _draw_progress(steps)
-    _draw_dual_values(dual)
-    _draw_kinds(kinds)
+    for axes, draw_lemma in zip(figure.subplots(1, 3), (_draw_progress, _draw_dual_values, _draw_kinds), strict=True):
+        draw_lemma(axes)
     return [*paths, *save(figure, folder, "theory-lemmas", ["png"])]
 
 
@@ -125,18 +116,23 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     for size in panel.sizes:
         name, colour, dashes = STYLES[size]
         axes.plot(count, panel.measure(size), color=colour, ls=dashes, label=name)
-    axes.set(yscale="log", xscale="linear" if panel.linear else "log")
-    axes.set(xlabel="updates $T + 1$", ylabel="$f - f^*$")
+    axes.set(yscale="log", xscale="linear" if panel.linear else "log", xlabel="updates $T + 1$", ylabel="$f - f^*$")
     _limit_to_decades(axes, lowest=float(bound.min()) * 1e-5)
-    axes.set_title(panel.title, fontsize=10, loc="left")
-    axes.grid(alpha=0.3)
+    _decorate(axes, panel.title)
 
 
 def _limit_to_decades(axes: Axes, lowest: float) -> None:
-    """Whole powers of ten, as far down as ``lowest``, so that every axis has several labels."""
+    """Limit the axis to whole powers of ten, not below ``lowest``, so that it has several labels."""
     values = torch.cat([torch.as_tensor(line.get_ydata()) for line in axes.lines])
     low, high = max(float(values[values > 0].min()), lowest), float(values.max())
     axes.set_ylim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
+
+
+def _decorate(axes: Axes, title: str, **legend: Any) -> None:
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.grid(alpha=0.3)
+    if legend:
+        axes.legend(frameon=False, fontsize=8, **legend)
 
 
 def _add_legend(figure: Figure) -> None:
@@ -147,18 +143,16 @@ def _add_legend(figure: Figure) -> None:
 
 
 def _draw_progress(axes: Axes) -> None:
-    """Draw the decrease of the distance to the solution in each step, over the one that its dual value promises."""
+    """Draw the decrease of the squared distance to the solution in each step, over the bound from its dual value."""
     problem, lr = problems.least_squares(), 0.5
     for size, (name, colour, _) in STYLES.items():
         trace = bounds.run(problem, size, lr, problem.draw(60, 0))
         distances = (trace.points - problem.solution).square().sum(1)
-        promised = [2 * lr * step.dual_value for step in trace.steps]
-        axes.scatter(promised, distances[:-1] - distances[1:], s=12, color=colour, alpha=0.7, label=name)
+        guaranteed = [2 * lr * step.dual_value for step in trace.steps]
+        axes.scatter(guaranteed, distances[:-1] - distances[1:], s=12, color=colour, alpha=0.7, label=name)
     axes.axline((1, 1), (10, 10), color="black", lw=1.5, label="equality")
     axes.set(xscale="log", yscale="log", xlabel=r"$2 \eta \, \max D$", ylabel="decrease of $\\|w - w^*\\|^2$")
-    axes.set_title("progress of each step", fontsize=10, loc="left")
-    axes.legend(frameon=False, fontsize=8)
-    axes.grid(alpha=0.3)
+    _decorate(axes, "progress of each step", loc="upper left")
 
 
 def _draw_dual_values(axes: Axes) -> None:
@@ -173,9 +167,7 @@ def _draw_dual_values(axes: Axes) -> None:
         values = [bounds.run(whole, size, 10.0, [0]).steps[0].dual_value for size in sizes]
         axes.plot(sizes, [v / values[-1] for v in values], color=colour, marker=marker, ms=4, label=name)
     axes.set(xlabel="bundle size N", ylabel="max D, relative to N = 12", xticks=list(sizes)[::2], ylim=(0, 1.05))
-    axes.set_title("more pieces, higher dual value", fontsize=10, loc="left")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
-    axes.grid(alpha=0.3)
+    _decorate(axes, "more pieces, higher dual value", loc="lower right")
 
 
 def _draw_kinds(axes: Axes) -> None:
@@ -199,5 +191,4 @@ def _draw_kinds(axes: Axes) -> None:
     axes.axvline(shares.index(1.0) + 0.5, color="black", lw=1.5)
     axes.set(xlabel="η in units of 1 / 2β", ylabel="steps (%)", ylim=(0, 100))
     axes.set_xticks(range(len(shares)), [f"{s:g}" if s >= 1 else f"1/{1 / s:g}" for s in shares], fontsize=8)
-    axes.set_title("three kinds left of the line (waves)", fontsize=10, loc="left")
-    axes.legend(fontsize=8, ncols=1, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    _decorate(axes, "three kinds left of the line (waves)", loc="upper left", bbox_to_anchor=(1, 1))

@@ -1,6 +1,6 @@
-"""FreeBORAT's measured gap: what can be proved of it, problems that meet the assumptions, and counter-examples.
+"""FreeBORAT's measured gap: proved bounds, problems that meet the assumptions, and counter-examples.
 
-``docs/theory.md`` has the statements and the proofs. All bounds are compared with runs of the real optimizer.
+``docs/theory.md`` has the statements and the proofs. All bounds are compared with runs of the optimizer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from borat.lab.theory.problems import Problem
 
 @dataclass(frozen=True)
 class Readings:
-    """The rule's numbers after each of a sequence of losses."""
+    """Numbers of the rule after each of a sequence of losses."""
 
     mean: Tensor  # the running mean m
     average: Tensor  # the mean r of all losses
@@ -32,7 +32,7 @@ class Readings:
 
 
 def read(losses: Sequence[float], beta: float = 0.9, square: float = 1e9) -> Readings:
-    """Measure the gap of a sequence of losses. The first deviation is ``START * square``: large, nothing is clipped."""
+    """Measure the gap of a sequence of losses. The first deviation, ``START * square``, is too large for clipping."""
     ops, state, rows = host_ops(1), new_rolling(2), []
     for k, loss in enumerate(losses, start=1):
         state = measure_gap(ops, state, loss, 0.0, square, beta)[0]._replace(batches=k)

@@ -1,6 +1,6 @@
 """Problems that meet the assumptions of the paper's theorems.
 
-All of them suppose that one point ``w*`` has no loss on any batch, or only a small error, as the logistic loss needs.
+The theorems assume a point ``w*`` at which the loss of every batch is zero, or a small error for the logistic loss.
 """
 
 from __future__ import annotations
@@ -20,30 +20,20 @@ from borat.lab.data import load
 from borat.lab.data.task import VectorSplit
 
 BatchLoss = Callable[[Tensor], Tensor]
-"""The loss of one batch at a point."""
+"""Loss of one batch at a point."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Losses of single batches, a start, and the constants of the theorems for which it was made.
-
-    Attributes:
-        losses: one for each batch; all are bounded by 0 from below.
-        start: the first iterate.
-        solutions: points, as rows, at which all losses are (nearly) zero. Each of them gives a bound.
-        lipschitz: the paper's C, of every batch.
-        smoothness: the paper's beta.
-        strong_convexity: the paper's alpha.
-        secant: the constant mu of the restricted secant inequality, ``<g, w - w*> >= mu |w - w*|^2``.
-    """
+    """Losses of the batches, all at least 0, a start, and the constants of the theorems."""
 
     losses: Sequence[BatchLoss]
     start: Tensor
-    solutions: Tensor
-    lipschitz: float = math.inf
-    smoothness: float = math.inf
-    strong_convexity: float = 0.0
-    secant: float = 0.0
+    solutions: Tensor  # points, as rows, at which all losses are (nearly) zero; each gives a bound
+    lipschitz: float = math.inf  # the paper's C, of every batch
+    smoothness: float = math.inf  # the paper's beta
+    strong_convexity: float = 0.0  # the paper's alpha
+    secant: float = 0.0  # mu of the restricted secant inequality, <g, w - w*> >= mu |w - w*|^2
 
     @property
     def solution(self) -> Tensor:
@@ -51,31 +41,30 @@ class Problem:
 
     @cached_property
     def errors(self) -> Tensor:
-        """The largest loss of a batch at each solution; zero under perfect interpolation."""
+        """Largest loss of a batch at each solution; zero under perfect interpolation."""
         return torch.stack([torch.stack([loss(w) for loss in self.losses]).max() for w in self.solutions])
 
     @cached_property
     def squared_distances(self) -> Tensor:
-        """From the start to each solution."""
+        """Squared distances from the start to each solution."""
         return (self.solutions - self.start).square().sum(1)
 
     def mean(self, w: Tensor) -> Tensor:
-        """The objective f."""
+        """Return the objective f."""
         return torch.stack([loss(w) for loss in self.losses]).mean()
 
     def whole(self) -> Problem:
-        """The same objective as a single batch."""
+        """Return the same objective as a single batch."""
         return replace(self, losses=[self.mean])
 
     def draw(self, updates: int, seed: int) -> list[int]:
-        """Batches, independently and uniformly at random, as the theorems want them."""
+        """Draw batches independently and uniformly at random, as the theorems assume."""
         generator = torch.Generator().manual_seed(seed)
-        drawn: list[int] = torch.randint(len(self.losses), (updates,), generator=generator).tolist()
-        return drawn
+        return [int(i) for i in torch.randint(len(self.losses), (updates,), generator=generator)]
 
 
 def half_spaces(dimension: int = 8, batches: int = 12, seed: int = 0) -> Problem:
-    """Distances to half-spaces that meet in the solution: convex, Lipschitz with C = 1."""
+    """Distances to half-spaces that intersect in the solution: convex, Lipschitz with C = 1."""
     generator, start, solution = _points(dimension, seed)
     normals = functional.normalize(_normal(generator, batches, dimension), dim=1)
 
@@ -88,19 +77,19 @@ def half_spaces(dimension: int = 8, batches: int = 12, seed: int = 0) -> Problem
 def largest_coordinate(dimension: int = 64) -> Problem:
     """``max |w_i|`` from the vector of ones: convex, Lipschitz with C = 1, and as hard as such a problem can be.
 
-    With a large learning rate, ALI-G sets one coordinate to zero in each update, and meets the bound exactly after
-    ``dimension`` of them; BORAT sets one to zero with each piece.
+    With a large learning rate, ALI-G sets one coordinate to zero in each update, and attains the bound after
+    ``dimension`` updates; BORAT sets one to zero with each piece.
     """
 
     def loss(w: Tensor) -> Tensor:
-        return w.abs()[w.detach().abs().argmax()]  # of several that are largest, the gradient is the first one's
+        return w.abs()[w.detach().abs().argmax()]  # ties: the gradient of the first
 
     ones = torch.ones(dimension, dtype=torch.float64)
     return Problem([loss], ones, torch.zeros(1, dimension, dtype=torch.float64), lipschitz=1.0)
 
 
 def least_squares(dimension: int = 8, batches: int = 6, rows: int = 5, seed: int = 0) -> Problem:
-    """Equations that have a common solution, too few in a batch to determine it: convex and smooth."""
+    """Linear equations with a common solution, too few in each batch to determine it: convex and smooth."""
     generator, start, solution = _points(dimension, seed)
     matrices = _normal(generator, batches, rows, dimension)
 
@@ -141,11 +130,11 @@ def waves(dimension: int = 8, batches: int = 6, height: float = 1.5, seed: int =
 
 
 def separable(name: str, loss: str, data_dir: Path, batch_size: int = 450, limit: int | None = None) -> Problem:
-    """A linear classifier of real data, made separable, from the start 0: ``loss`` is ``"hinge"`` or ``"logistic"``.
+    """Linear classifier on real data, made separable; ``loss`` is ``"hinge"`` or ``"logistic"``.
 
-    A support vector machine finds a separator. Examples to which it gives less than half its margin are left out, and
-    it is scaled until all others have a margin of 1, where the hinge loss is zero. The logistic loss is zero nowhere:
-    its solutions are multiples of the separator, each with its error.
+    A support vector machine finds a separator. Examples with less than half its margin are left out, and it is scaled
+    until all others have a margin of 1, where the hinge loss is zero. The logistic loss is zero nowhere: its solutions
+    are multiples of the separator, each with its error.
     """
     if loss not in ("hinge", "logistic"):
         raise ValueError(f"loss must be 'hinge' or 'logistic', got {loss!r}")
@@ -161,18 +150,18 @@ def separable(name: str, loss: str, data_dir: Path, batch_size: int = 450, limit
 
 
 def _separate(name: str, data_dir: Path, limit: int | None) -> tuple[Tensor, Tensor]:
-    """Examples times their signs, with a constant feature, and a separator that gives each a margin of 1."""
+    """Return the examples times their signs, with a constant feature, and a separator with margin 1."""
     task = load(name, data_dir=data_dir, train_limit=limit)
     split = task.splits["train"]
     if not isinstance(split, VectorSplit) or task.description.num_classes != 2:
-        raise ValueError(f"name must be a set of vectors in two classes, such as mushrooms or w8a, got {name!r}")
+        raise ValueError(f"name must be a data set of vectors in two classes, such as mushrooms or w8a, got {name!r}")
     signs = 2.0 * split.labels.double() - 1.0
     examples = torch.cat([split.features.double(), torch.ones(len(signs), 1, dtype=torch.float64)], 1)
     machine = LinearSVC(C=1.0, dual=False, fit_intercept=False).fit(examples.numpy(), signs.numpy())
     separator = torch.from_numpy(machine.coef_[0])
     signed = signs.unsqueeze(1) * examples
     signed = signed[signed @ separator >= 0.5]
-    return signed, separator / (signed @ separator).min() * (1 + 1e-12)  # rounded up, never below a margin of 1
+    return signed, separator / (signed @ separator).min() * (1 + 1e-12)  # margins of at least 1 despite rounding
 
 
 def _hinge(batch: Tensor, w: Tensor) -> Tensor:
@@ -184,7 +173,7 @@ def _logistic(batch: Tensor, w: Tensor) -> Tensor:
 
 
 def _points(dimension: int, seed: int) -> tuple[torch.Generator, Tensor, Tensor]:
-    """A generator, a start and a solution drawn from it."""
+    """Return a generator, and a start and a solution drawn from it."""
     generator = torch.Generator().manual_seed(seed)
     return generator, 3 * _normal(generator, dimension), _normal(generator, dimension)
 
