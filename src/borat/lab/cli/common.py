@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperGroup
 
-from borat.lab.config import LOSSES, PRECISIONS, SCHEDULES, RunConfig
+from borat.lab.config import LOSSES, SCHEDULES, RunConfig
 from borat.lab.methods import METHODS
 from borat.lab.signals import Interrupted
 from borat.lab.strict import explain_flag
@@ -218,7 +218,7 @@ DESCRIPTIONS = {
     "epochs": "Passes over the training data",
     "batch_size": "Examples in a batch",
     "seed": "Seed of all random numbers",
-    "precision": f"One of {', '.join(PRECISIONS)}",
+    "precision": "Precision: 32, 64 or bf16-mixed",
     "task": "Name of a task, in place of data and a model",
     "steps": "Batches of a task",
     "shift": "Constant to add to a task's losses",
