@@ -20,7 +20,7 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each optimizer.")] = 15,
     output: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,
 ) -> None:
-    """Time the optimizers next to PyTorch's SGD and Adam, in JAX next to Optax's AdamW, and the dual solver next to quadprog."""
+    """Time the optimizers next to those of PyTorch and Optax, and the dual solver next to quadprog."""
     names = [pick("model", name, MODELS) for name in models or MODELS]
     from borat.lab.timing import optimizers as measure  # slow to import: after the arguments are checked
     from borat.lab.timing import tables
