@@ -44,7 +44,7 @@ def test_attention_is_the_softmax_of_products():
     """Against the formula, head by head."""
     block = make_model("gpt-1-64", input_shape=(6,), classes=5).double().blocks[0].attention
     x = torch.randn(2, 6, 64, dtype=torch.float64)
-    queries, keys, values = (part.unflatten(2, (2, 32)) for part in block.look(x).chunk(3, 2))
+    queries, keys, values = (part.unflatten(2, (2, 32)) for part in block.qkv(x).chunk(3, 2))
     products = torch.einsum("bqhc,bkhc->bhqk", queries, keys) / 32**0.5
     products = products.masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
     expected = torch.einsum("bhqk,bkhc->bqhc", products.softmax(3), values).flatten(2)
@@ -64,7 +64,7 @@ def test_a_new_model_knows_nothing():
     [
         ("gpt-0-64", (8,), "layers must be an integer of at least 1, got 0"),
         ("ngram-0-8", (8,), "context must be an integer of at least 1, got 0"),
-        ("gpt-2-64", (1, 8, 8), r"input_shape must be \(characters in a window,\)"),
+        ("gpt-2-64", (1, 8, 8), r"input_shape must be \(characters\), got"),
         ("gpt-2", (8,), "did you mean 'gpt-2-64'"),
         ("ngram", (8,), "did you mean 'ngram-6-96'"),
     ],

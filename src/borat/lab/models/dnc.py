@@ -13,14 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat._checks import check_count
-
 NORM_EPSILON = 1e-6
-"""Added to squared norms, so that an empty slot has a cosine of zero and a bounded gradient."""
+"""Added to squared norms: an empty slot has a cosine of zero and a bounded gradient."""
 
 
 class Memory(NamedTuple):
-    """State of the memory between two steps; the first dimension of each tensor is the batch."""
+    """State of the memory between two steps."""
 
     contents: Tensor
     """M, of shape (batch, N, W)."""
@@ -37,7 +35,7 @@ class Memory(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Request of the controller to the memory: the parts of the interface vector, each within its bounds."""
+    """Request of the controller to the memory: the parts of its interface vector, each within its bounds."""
 
     read_keys: Tensor
     read_strengths: Tensor
@@ -51,13 +49,14 @@ class Interface(NamedTuple):
     read_modes: Tensor
 
     @staticmethod
-    def size(word_size: int, read_heads: int) -> int:
-        return word_size * read_heads + 3 * word_size + 5 * read_heads + 3
+    def sizes(W: int, R: int) -> tuple[int, ...]:
+        """Lengths of the parts, for R read heads and words of W numbers."""
+        return (R * W, R, W, 1, W, W, R, 1, 1, 3 * R)
 
     @classmethod
-    def parse(cls, vector: Tensor, word_size: int, read_heads: int) -> Interface:
-        W, R = word_size, read_heads
-        parts = torch.split_with_sizes(vector, (R * W, R, W, 1, W, W, R, 1, 1, 3 * R), 1)
+    def parse(cls, vector: Tensor, W: int, R: int) -> Interface:
+        """Split interface vectors of shape (batch, sum of the sizes)."""
+        parts = torch.split_with_sizes(vector, cls.sizes(W, R), 1)
         return cls(
             read_keys=parts[0].reshape(-1, R, W),
             read_strengths=oneplus(parts[1]),
@@ -73,12 +72,12 @@ class Interface(NamedTuple):
 
 
 def oneplus(x: Tensor) -> Tensor:
-    """A strength is at least one."""
+    """Map any number to a strength of at least one."""
     return 1.0 + functional.softplus(x)
 
 
 def content_weighting(contents: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
-    """Slots that resemble ``keys`` (batch, heads, W): the softmax of cosines, sharpened by ``strengths``."""
+    """Weight slots by their cosine with ``keys`` (batch, heads, W): a softmax, sharpened by ``strengths``."""
     norms = (contents.square().sum(2) + NORM_EPSILON).sqrt().unsqueeze(1)
     key_norms = (keys.square().sum(2) + NORM_EPSILON).sqrt().unsqueeze(2)
     cosines = keys @ contents.transpose(1, 2) / (key_norms * norms)
@@ -86,27 +85,27 @@ def content_weighting(contents: Tensor, keys: Tensor, strengths: Tensor) -> Tens
 
 
 def next_usage(memory: Memory, free_gates: Tensor) -> Tensor:
-    """Slots last written are in use, those last read are free again where the heads' gates say so."""
+    """Mark the slots last written as used, and release those last read by the heads' free gates."""
     retention = (1.0 - free_gates.unsqueeze(2) * memory.read_weightings).prod(1)
     return (memory.usage + memory.write_weighting - memory.usage * memory.write_weighting) * retention
 
 
 def allocation_weighting(usage: Tensor) -> Tensor:
-    """Free slots, the least used first; nothing when all are in use."""
+    """Weight free slots, the least used first; zero if all are in use."""
     used, order = usage.sort(dim=1, stable=True)
     taken = torch.cat((torch.ones_like(used[:, :1]), used[:, :-1].cumprod(1)), 1)
     return torch.zeros_like(usage).scatter(1, order, (1.0 - used) * taken)
 
 
 def next_links(links: Tensor, precedence: Tensor, write_weighting: Tensor) -> Tensor:
-    """Slots now written follow those written before; what they were linked to is forgotten."""
+    """Link the slots now written to those written before, and drop their former links."""
     row, column = write_weighting.unsqueeze(2), write_weighting.unsqueeze(1)
     links = (1.0 - row - column) * links + row * precedence.unsqueeze(1)
     return links * (1.0 - torch.eye(links.shape[1], dtype=links.dtype, device=links.device))
 
 
 def access(memory: Memory, interface: Interface) -> tuple[Tensor, Memory]:
-    """One step: free, write, then read. Returns the words read, of shape (batch, R, W), and the next memory."""
+    """Free, write, then read; return the words read, of shape (batch, R, W), and the next memory."""
     usage = next_usage(memory, interface.free_gates)
     resembling = content_weighting(memory.contents, interface.write_key.unsqueeze(1), interface.write_strength)
     gate = interface.allocation_gate
@@ -133,9 +132,9 @@ class DNC(nn.Module):
         input_shape: (channels,) of one step of the input.
         classes: channels of one step of the output.
         hidden: units of the LSTM.
-        slots: N, the number of slots of the memory.
-        word_size: W, the size of a slot.
-        read_heads: R.
+        slots: N, number of slots in the memory.
+        word_size: W, size of a slot.
+        read_heads: R, number of read heads.
     """
 
     def __init__(
@@ -149,39 +148,29 @@ class DNC(nn.Module):
         read_heads: int = 4,
     ) -> None:
         super().__init__()
-        if len(input_shape) != 1:
-            raise ValueError(f"input_shape must be (channels,) of one step, got {tuple(input_shape)!r}")
-        sizes = {"classes": classes, "hidden": hidden, "slots": slots, "word_size": word_size, "read_heads": read_heads}
-        for name, value in sizes.items():
-            check_count(name, value)
         self.slots, self.word_size, self.read_heads = slots, word_size, read_heads
         words = read_heads * word_size
         self.controller = nn.LSTMCell(input_shape[0] + words, hidden)
-        self.interface = nn.Linear(hidden, Interface.size(word_size, read_heads))
+        self.interface = nn.Linear(hidden, sum(Interface.sizes(word_size, read_heads)))
         self.output = nn.Linear(hidden + words, classes)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs, of shape (batch, steps, classes), for inputs of shape (batch, steps, channels)."""
-        return self.run(inputs)[0]
-
-    def run(self, inputs: Tensor) -> tuple[Tensor, list[Memory]]:
-        """The outputs and the memory after each step."""
+        """Return outputs of shape (batch, steps, classes) for inputs of shape (batch, steps, channels)."""
         batch = len(inputs)
         h = c = inputs.new_zeros(batch, self.controller.hidden_size)
         words = inputs.new_zeros(batch, self.read_heads * self.word_size)
         memory = self.empty_memory(inputs)
-        outputs, memories = [], []
+        outputs = []
         for x in inputs.unbind(1):
             h, c = self.controller(torch.cat((x, words), 1), (h, c))
             interface = Interface.parse(self.interface(h), self.word_size, self.read_heads)
             read, memory = access(memory, interface)
             words = read.flatten(1)
             outputs.append(self.output(torch.cat((h, words), 1)))
-            memories.append(memory)
-        return torch.stack(outputs, 1), memories
+        return torch.stack(outputs, 1)
 
     def empty_memory(self, like: Tensor) -> Memory:
-        """A memory of zeros for a batch as large as that of ``like``, of its type and on its device."""
+        """Return a memory of zeros with the batch size, type and device of ``like``."""
         batch, N = len(like), self.slots
         shapes = ((N, self.word_size), (N,), (N,), (N, N), (N,), (self.read_heads, N))
         return Memory(*(like.new_zeros(batch, *shape) for shape in shapes))
