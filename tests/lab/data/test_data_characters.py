@@ -97,7 +97,7 @@ def test_without_a_file_it_is_pythons_documentation():
             b"ab" * 2250,
             {"validation_size": 500},
             DataError,
-            "validation_size must be at most 62 for the 4500 .* in windows, here of 64, got 500",
+            "validation_size must be at most 62 windows of 64 for the 4500 characters of .*, got 500",
         ),
         (b"\xef\xbb\xbf", {}, DataError, "is empty; it must hold text"),
         (b"ab" * 1000, {"window": 0}, ValueError, "window must be an integer of at least 1"),
@@ -111,7 +111,7 @@ def test_what_is_wrong_is_said(tmp_path, content, options, kind, message):
 
 
 def test_a_file_is_wanted(tmp_path):
-    with pytest.raises(MissingDataError, match=r"the file .*nowhere.txt does not exist"):
+    with pytest.raises(MissingDataError, match=r"nowhere.txt does not exist; data_dir must be a text file for text"):
         load("text", data_dir=tmp_path / "nowhere.txt")
     with pytest.raises(DataError, match="data_dir must be a text file for text, got the folder"):
         load("text", data_dir=tmp_path)

@@ -109,7 +109,7 @@ def test_parts_of_different_wholes(mnist, other):
     part = mnist / "train-00000-of-00001.parquet"
     part.write_bytes((mnist / "train.parquet").read_bytes())
     (mnist / "train.parquet").rename(mnist / other)
-    with pytest.raises(DataError, match=r"does not belong with|are of different wholes"):
+    with pytest.raises(DataError, match=r"holds files that do not belong together: train"):
         read(mnist)
 
 
@@ -145,9 +145,9 @@ def test_missing_column(mnist):
 
 
 @pytest.mark.parametrize(("columns", "message"), [
-    ({"image": ["x"] * 20, "label": [1] * 20}, r"column 'image' must hold images .*, but it holds string"),
-    ({"image": images(), "label": [1.0] * 20}, r"column 'label' must hold integers, but it holds double"),
-    ({"image": images(), "label": ["1"] * 20}, r"column 'label' must hold integers, but it holds string"),
+    ({"image": ["x"] * 20, "label": [1] * 20}, r"column 'image' must hold encoded images \(bytes\), got string"),
+    ({"image": images(), "label": [1.0] * 20}, r"column 'label' must hold integers, got double"),
+    ({"image": images(), "label": ["1"] * 20}, r"column 'label' must hold integers, got string"),
 ])  # fmt: skip
 def test_wrong_type(mnist, columns, message):
     write_table(mnist / "train.parquet", **columns)
@@ -192,7 +192,7 @@ def test_label_out_of_range(mnist, label, names):
 
 def test_label_missing(mnist):
     write_table(mnist / "train.parquet", image=images(), label=[1] * 19 + [None])
-    with pytest.raises(LabelError, match=r"train\.parquet: column 'label' has 1 rows without a label"):
+    with pytest.raises(LabelError, match=r"train\.parquet: column 'label', row 19 has no label"):
         read(mnist)
 
 
@@ -201,8 +201,8 @@ def test_image_that_is_none(mnist):
     for content, kind, message in (
         (b"not an image", CorruptFileError, "row 2: the image cannot be decoded"),
         (good[:200], CorruptFileError, "row 2: the image cannot be decoded"),
-        (None, SchemaError, "row 2 has no bytes"),
-        (encode(np.zeros((28, 30), np.uint8)), SchemaError, r"row 2: the image has \(28, 30\) pixels, .*\(28, 28\)"),
+        (None, SchemaError, "row 2 is empty; it must be an image"),
+        (encode(np.zeros((28, 30), np.uint8)), SchemaError, "row 2: the image has 30 x 28 pixels, expected 28 x 28"),
     ):
         contents = [good, good, content, *[good] * 17]
         structs = pa.array([{"bytes": c, "path": None} for c in contents], IMAGE)
@@ -272,7 +272,7 @@ def test_snli_wrong_schema(tmp_path):
     with pytest.raises(SchemaError, match=r"validation\.parquet: column 'hypothesis' must hold strings"):
         load("snli", data_dir=tmp_path)
     write_table(tmp_path / "validation.parquet", premise=["a", None], hypothesis=["b", "c"], label=[0, 0])
-    with pytest.raises(SchemaError, match=r"validation\.parquet: column 'premise' has rows without a sentence"):
+    with pytest.raises(SchemaError, match=r"validation\.parquet: column 'premise', row 1 has no sentence"):
         load("snli", data_dir=tmp_path)
 
 

@@ -71,7 +71,7 @@ def test_folders_of_splits(tmp_path, pets):
     assert means(task, "test")[0].tolist() == pytest.approx([40, 200], abs=0.01)
     for name in ("cat", "dog"):
         Image.new("L", (9, 7)).save(tmp_path / "sets" / "test" / name / "grey.png")
-    with pytest.raises(SchemaError, match=r"sets: the images have 6 . 8 pixels in train, 9 . 7 pixels in test; give"):
+    with pytest.raises(SchemaError, match=r"sets: the images have 6 x 8 pixels in train, 9 x 7 pixels in test; give"):
         load("images", data_dir=tmp_path / "sets")
 
 
@@ -163,7 +163,7 @@ def test_what_an_older_version_kept_is_not_used(pets, monkeypatch):
     for kept in Path(os.environ["BORAT_CACHE"]).iterdir():
         torch.save({"images": torch.zeros(30, 1, 8, 6, dtype=torch.uint8)}, kept)
     assert not load("images", data_dir=pets).split("train").images.any(), "from the cache"
-    monkeypatch.setattr("borat.lab.data.folders.VERSION", 3)
+    monkeypatch.setattr("borat.lab.data.cache.VERSION", 0)
     np.testing.assert_array_equal(load("images", data_dir=pets).split("train").images[0], expected)
 
 
@@ -177,17 +177,17 @@ def move_into(folder, *names):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: move_into(f, "test", "val"), r"because they hold folders: val, test; but train is missing\. Name"),
-        (lambda f: move_into(f, "images", "test"), r"because they hold folders: test; but images match no split"),
-        (lambda f: move_into(f, "train", "evaluation"), r"hold folders: train; but evaluation match no split\. Name"),
+        (lambda f: move_into(f, "test", "val"), r"val, test are read as splits because they contain folders, but train is missing\. Name"),
+        (lambda f: move_into(f, "images", "test"), r"test are read as splits because they contain folders, but images match no split"),
+        (lambda f: move_into(f, "train", "evaluation"), r"train are read as splits .*, but evaluation match no split\. Name"),
         (
             lambda f: move_into(f, "train", "bus/red", "tram/red"),
-            r"pets: taken for splits because they hold folders: train; but bus, tram match no split\. Name splits "
-            r"train, val and test or, if all folders are classes, give train another name",
+            r"pets: train are read as splits because they contain folders, but bus, tram match no split\. Name the "
+            r"splits train, val and test or, if all folders are classes, rename train",
         ),
         (
             lambda f: [(f / name).write_bytes(b"") for name in ("train.parquet", "more.parquet", "test.parquet")],
-            r"pets: beside train.parquet, names of files must begin with train, val or test, got more.parquet",
+            r"pets: beside train.parquet, file names must begin with train, val or test, got more.parquet",
         ),
     ],
 )
@@ -212,20 +212,20 @@ def test_what_is_left_out_is_noted(pets, caplog):
     (pets / "__MACOSX").mkdir()
     assert len(load("images", data_dir=pets).description.notes) == 1
     (pets / "cat" / "7.heic").write_text("unknown")
-    expected = f"left out 1 file, such as {pets / 'cat' / '7.heic'}: only images in the folder of a class are read"
+    expected = f"skipped 1 file, such as {pets / 'cat' / '7.heic'}: only images in the folder of a class are read"
     with caplog.at_level("INFO", "borat.lab"):
         assert load("images", data_dir=pets).description.notes[1] == expected
     assert caplog.messages == [expected]
     (pets / "dog" / "8").write_text("without a suffix")
     shutil.copy(pets / "dog" / "00.png", pets / "loose.png")
     task = load("images", data_dir=pets)
-    assert task.description.notes[1].startswith(f"left out 3 files, such as {pets / 'loose.png'}")
+    assert task.description.notes[1].startswith(f"skipped 3 files, such as {pets / 'loose.png'}")
     assert task.description.sizes == {"train": 21, "validation": 3, "test": 6}
 
 
 def test_sizes_are_brought_together(pets):
     Image.new("L", (9, 9), 42).save(pets / "cat" / "odd.jpg")
-    with pytest.raises(SchemaError, match=r"odd.jpg: the image has 9 . 9 pixels, the first one 6 . 8; give image_size"):
+    with pytest.raises(SchemaError, match=r"odd.jpg: the image has 9 x 9 pixels, expected 6 x 8, as the first image; give"):
         load("images", data_dir=pets)
     task = load("images", data_dir=pets, image_size=4, flatten=True, train_limit=10)
     assert task.description.input_shape == (48,)
@@ -245,10 +245,10 @@ def test_parquet_with_other_columns(tmp_path, as_struct, names):
         pq.write_table(pa.table({"picture": column, "kind": labels}), tmp_path / "everything.parquet")
     with pytest.raises(
         SchemaError,
-        match=r"has no column 'image', only picture, kind; say with image_column and label_column which ones to read",
+        match=r"has no column 'image', only picture, kind; give image_column and label_column to read others",
     ):
         load("images", data_dir=tmp_path)
-    with pytest.raises(SchemaError, match="has no column 'label', only picture, kind; say with"):
+    with pytest.raises(SchemaError, match="has no column 'label', only picture, kind; give"):
         load("images", data_dir=tmp_path, image_column="picture")
     task = load("images", data_dir=tmp_path, image_column="picture", label_column="kind")
     assert task.description.input_shape == (1, 5, 5)
@@ -272,7 +272,7 @@ def test_categories(tmp_path):
 def test_numbers_here_and_text_there(tmp_path):
     for name, labels in (("train-1", [0, 1]), ("train-2", ["0", "1"])):
         pq.write_table(pa.table({"image": [b"", b""], "label": labels}), tmp_path / f"{name}.parquet")
-    message = r"column 'label' must hold .*, got whole numbers in .*train-1.parquet and text in .*train-2.parquet"
+    message = r"column 'label' must hold .*, got int in .*train-1.parquet and str in .*train-2.parquet"
     with pytest.raises(SchemaError, match=message):
         load("images", data_dir=tmp_path)
 
@@ -299,7 +299,7 @@ def huge(content):
 def test_known_sets_with_other_columns(tmp_path):
     for split in ("train", "test"):
         write_images(tmp_path / f"{split}.parquet", random_images(20, (1, 28, 28)), "picture", {"kind": [1, 2] * 10})
-    with pytest.raises(SchemaError, match=r"no column 'image', only picture, kind; say with image_column"):
+    with pytest.raises(SchemaError, match=r"no column 'image', only picture, kind; give image_column"):
         load("mnist", data_dir=tmp_path, validation_size=5)
     task = load("mnist", data_dir=tmp_path, validation_size=5, image_column="picture", label_column="kind")
     assert task.description.sizes == {"train": 15, "validation": 5, "test": 20}
@@ -318,12 +318,12 @@ def test_known_sets_with_other_columns(tmp_path):
         (
             lambda f: (f / "cat" / "00.png").write_bytes(saved(Image.new("F", (6, 8), 0.5), "TIFF")),
             CorruptFileError,
-            r"00.png: .* its mode is F, with values from 0.5 to 0.5; allowed are 8 bits a channel, or for grey whole",
+            r"00.png: .* its mode is F, with values from 0.5 to 0.5; allowed are 8 bits per channel, or greyscale",
         ),
         (
             lambda f: (f / "cat" / "00.png").write_bytes(saved(Image.new("I", (6, 8), 65536), "TIFF")),
             CorruptFileError,
-            r"00.png: .* its mode is I, with values from 65536 to 65536; allowed are .* whole numbers in 0 … 65535",
+            r"00.png: .* its mode is I, with values from 65536 to 65536; allowed are .* integers in 0 … 65535",
         ),
         (
             lambda f: (f / "cat" / "00.png").write_bytes(saved(Image.new("I", (6, 8), -1), "TIFF")),
@@ -352,7 +352,7 @@ def test_known_sets_with_other_columns(tmp_path):
         (
             lambda f: pq.write_table(pa.table({"image": [b""], "label": [0.5]}), f / "train.parquet"),
             SchemaError,
-            "column 'label' must hold whole numbers or text, got double",
+            "column 'label' must hold integers or strings, got double",
         ),
     ],
 )
@@ -363,7 +363,7 @@ def test_bad_images(pets, change, kind, message):
 
 
 def test_where_images_are_looked_for(tmp_path, pets):
-    with pytest.raises(MissingDataError, match="images is a user's own data: give data_dir"):
+    with pytest.raises(MissingDataError, match="images reads your own data: give data_dir"):
         load("images")
     with pytest.raises(MissingDataError, match=r"nowhere does not exist; data_dir must be a folder that holds"):
         load("images", data_dir=tmp_path / "nowhere")
@@ -371,7 +371,7 @@ def test_where_images_are_looked_for(tmp_path, pets):
         load("images", data_dir=pets / "cat" / "00.png")
     with pytest.raises(LabelError, match="must hold at least two classes, got cat"):
         load("images", data_dir=one_class(pets))
-    with pytest.raises(DataError, match=r"image_column is for parquet files, of which .* has none"):
+    with pytest.raises(DataError, match=r"image_column is for parquet files, but .* has none"):
         load("images", data_dir=pets, image_column="picture")
 
 

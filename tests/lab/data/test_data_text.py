@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from borat.lab.data import load
-from borat.lab.data.text import MARKS, tokenize
+from borat.lab.data.snli import MARKS, tokenize
 from data_files import write_pairs
 
 TRAIN = [

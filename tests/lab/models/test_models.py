@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from borat import ALIG
-from borat.lab.data.repeat_copy import repeat_copy
+from borat.lab.data.synthetic import repeat_copy
 from borat.lab.models import FAMILIES, dnc, make_model
 from borat.lab.models.convolutional import DenseLayer
 from borat.lab.training.objective import bits_loss

@@ -18,14 +18,13 @@ from borat.lab.data.errors import (
     UnknownDatasetError,
 )
 from borat.lab.data.folders import load_images
-from borat.lab.data.images import IMAGE_SETS, load_digits_set, load_image_set
+from borat.lab.data.images import IMAGE_SETS, load_digits, load_image_set
 from borat.lab.data.libsvm import LIBSVM_SETS, load_libsvm
 from borat.lab.data.options import COMMON, Options
-from borat.lab.data.repeat_copy import load_repeat_copy
+from borat.lab.data.snli import load_snli
 from borat.lab.data.stream import load_imagenet
-from borat.lab.data.synthetic import load_separable
-from borat.lab.data.task import Batch, Description, Split, Task
-from borat.lab.data.text import load_snli
+from borat.lab.data.synthetic import load_repeat_copy, load_separable
+from borat.lab.data.task import Batch, Description, Task
 from borat.lab.files import pick
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "LabelError",
     "MissingDataError",
     "SchemaError",
-    "Split",
     "Task",
     "UnknownDatasetError",
     "find_loader",
@@ -53,12 +51,12 @@ class Loader:
     load: Callable[[Options], Task]
     options: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
-    """The only families of models for such data; without one, those for images or vectors."""
+    """Families of models for these data; empty for all models of images or vectors."""
 
 
 IMAGE_OPTIONS = ("flatten", "image_size", "image_column", "label_column")
 DATASETS: dict[str, Loader] = {
-    "digits": Loader(load_digits_set, ("flatten",)),
+    "digits": Loader(load_digits, ("flatten",)),
     **{name: Loader(partial(load_image_set, name), IMAGE_OPTIONS) for name in IMAGE_SETS},
     "imagenet": Loader(load_imagenet, ("image_size",)),
     "snli": Loader(load_snli, ("train_split", "glove"), models=("infersent",)),
@@ -73,14 +71,14 @@ DATASETS: dict[str, Loader] = {
 """The known data sets."""
 
 FROM_HUB = (*IMAGE_SETS, "imagenet", "snli")
-"""Those that the hub is asked for where no folder of files is given."""
+"""Data sets that are loaded from the hub if no folder is given."""
 
 OWN = ("images", "csv", "text")
-"""Those that are a user's own, wherever they lie."""
+"""Data sets that a user provides."""
 
 
 def load(name: str = "digits", **options: Any) -> Task:
-    """Load a data set, whole and checked: what is wrong with it is raised here and not in the middle of training.
+    """Load and check a data set; errors are raised here, not during training.
 
     Args:
         name: one of :data:`DATASETS`.
@@ -106,13 +104,13 @@ def load(name: str = "digits", **options: Any) -> Task:
     task = loader.load(Options(**options))
     for split, size in task.description.sizes.items():
         if size == 0:
-            source = ", ".join(task.description.sources.get(split, ()))
-            raise DataError(f"{name} has no examples for the split {split!r} in {source or 'its files'}")
+            sources = ", ".join(task.description.sources[split])
+            raise DataError(f"{name} has no examples for the split {split!r} in {sources}")
     return task
 
 
 def find_loader(name: str) -> Loader:
-    """Return the loader of the data set of this name."""
+    """Return the loader of a data set."""
     try:
         return DATASETS[pick("data set", name, DATASETS)]
     except ValueError as error:

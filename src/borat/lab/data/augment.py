@@ -1,7 +1,8 @@
-"""Flips, padded crops and normalisation of a whole batch at once, on the device the batch is on."""
+"""Flips, padded crops and normalisation of a whole batch at once, on the device of the batch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.functional import pad
 class Augmentation:
     """Random crops of the image padded with ``padding`` black pixels on each side, and random horizontal flips.
 
-    A padding of 0 leaves out the crops. ``flips`` is off where a mirrored image is of another class, as a digit is.
+    A padding of 0 disables crops. ``flips`` is off for data whose mirror images have other classes, such as digits.
     """
 
     padding: int = 0
@@ -23,14 +24,14 @@ class Augmentation:
         return self.padding > 0 or self.flips
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Random numbers for ``count`` images, (3, count): the crop's top and left edge, and whether to flip."""
+        """Draw random numbers for ``count`` images, (3, count): top and left edge of the crop, and whether to flip."""
         edges = torch.randint(2 * self.padding + 1, (2, count), generator=generator)
         flips = torch.randint(2 if self.flips else 1, (1, count), generator=generator)
         return torch.cat([edges, flips])
 
-    def apply(self, images: Tensor, draw: Tensor) -> Tensor:
+    def apply(self, images: Tensor, draws: Tensor) -> Tensor:
         """Crop and flip ``images``, (count, channels, height, width), as drawn. They stay bytes."""
-        top, left, flip = draw[:, :, None]
+        top, left, flip = draws[:, :, None]
         count, channels, height, width = images.shape
         rows = top + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device)
@@ -41,27 +42,25 @@ class Augmentation:
         return padded.gather(2, places.view(count, 1, -1).expand(-1, channels, -1)).view_as(images)
 
 
-def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Centre and scale each channel; ``mean`` and ``std`` are in the units of the pixels, (channels,)."""
-    return images.float().sub_(mean[:, None, None]).div_(std[:, None, None])
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Centre and scale each channel; ``mean`` and ``std`` are in the units of the pixels."""
+    centre, scale = (torch.tensor(values, device=images.device)[:, None, None] for values in (mean, std))
+    return images.float().sub_(centre).div_(scale)
 
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of each channel of ``images``, bytes.
+    """Return the mean and standard deviation of each channel of ``images``, bytes.
 
-    From the counts of the 256 values: exact, and without a copy of the images in floating point. A channel that is
-    constant gets a standard deviation of 1, so that it is centred and not divided by zero.
+    They are computed from the counts of the 256 values: exact, and without a floating-point copy of the images. A
+    constant channel gets a standard deviation of 1, so that it is centred and not divided by zero.
     """
     values = torch.arange(256, dtype=torch.float64)
-    statistics = []
+    means, stds = [], []
     for channel in images.unbind(1):
-        counts = sum(
-            (part.flatten().bincount(minlength=256) for part in torch.split(channel, 8192)),
-            torch.zeros(256, dtype=torch.int64),
-        )
+        parts = [part.flatten().bincount(minlength=256) for part in torch.split(channel, 8192)]
+        counts = torch.stack(parts).sum(0)
         shares = counts.double() / counts.sum()
-        mean = shares @ values
-        std = (shares @ (values - mean) ** 2).sqrt()
-        statistics.append((mean, std if std > 0.0 else torch.ones_like(std)))
-    means, stds = zip(*statistics, strict=True)
+        means.append(shares @ values)
+        std = (shares @ (values - means[-1]) ** 2).sqrt()
+        stds.append(std if std > 0.0 else torch.ones_like(std))
     return torch.stack(means).float(), torch.stack(stds).float()

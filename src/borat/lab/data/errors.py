@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class MissingDataError(FileNotFoundError):
-    """A file or folder is not there, or the hub cannot be reached."""
+    """A file or folder does not exist, or the hub cannot be reached."""
 
 
 class DataError(ValueError):
-    """The data cannot be used as asked."""
+    """The data cannot be used with the given options."""
 
 
 class UnknownDatasetError(DataError):
@@ -16,7 +16,7 @@ class UnknownDatasetError(DataError):
 
 
 class SchemaError(DataError):
-    """A column is missing or holds something else than expected."""
+    """A column is missing or holds values of another type."""
 
 
 class CorruptFileError(DataError):

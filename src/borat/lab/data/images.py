@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from borat.lab.data.augment import Augmentation, channel_statistics
+from borat.lab.data.augment import Augmentation, channel_statistics, normalise
 from borat.lab.data.cache import cached
-from borat.lab.data.decode import decode_split
-from borat.lab.data.errors import DataError, SchemaError
-from borat.lab.data.noise import any_class, families_of, switch_labels
+from borat.lab.data.errors import DataError, LabelError
 from borat.lab.data.options import Options
-from borat.lab.data.source import Hub, open_split
-from borat.lab.data.splits import hold_out, limit
-from borat.lab.data.task import Description, ImageSplit, Task
+from borat.lab.data.pixels import decode_images
+from borat.lab.data.sampling import Purpose, make_generator
+from borat.lab.data.source import Hub, Source, open_split
+from borat.lab.data.task import MemorySplit, Plan, Task, hold_out, limit, make_task
 
+NO_AUGMENTATION = Augmentation()
 FLIPS_AND_CROPS = Augmentation(padding=4, flips=True)
-NOTHING = Augmentation()
-NAME_COLUMNS = "say with image_column and label_column which ones to read"
+NAME_COLUMNS = "; give image_column and label_column to read others"
+
+
+@dataclass(eq=False)
+class ImageSplit(MemorySplit):
+    """Images as bytes, (examples, channels, height, width): augmented and normalised batch by batch."""
+
+    images: Tensor
+    mean: Sequence[float] = ()
+    std: Sequence[float] = ()
+    augmentation: Augmentation = NO_AUGMENTATION
+    flatten: bool = False
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple((self.images[0].flatten() if self.flatten else self.images[0]).shape)
+
+    def draw(self, count: int, number: int, plan: Plan) -> Any:
+        if not plan.augment:
+            return None
+        return self.augmentation.draw(count, make_generator(Purpose.AUGMENTATION, plan.seed, plan.epoch, number))
+
+    def inputs(self, indices: Tensor, draws: Any) -> tuple[Tensor, ...]:
+        images = self.images[indices]
+        if draws is not None:
+            images = self.augmentation.apply(images, draws.to(images.device))
+        images = normalise(images, self.mean, self.std)
+        return (images.flatten(1) if self.flatten else images,)
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """An image data set: its place on the hub, its contents and how the paper uses it.
+    """An image data set: its place on the hub, its contents, and its use in the paper.
 
-    ``held_out`` training examples make the validation set; with None the data set has one of its own, and the labels
-    of its test set are not public. ``extra`` says that a split ``extra`` joins the training set.
+    ``held_out`` training examples make the validation set. If it is None, the data set has one, and the labels of its
+    test set are not public. With ``extra``, a split of that name joins the training set.
     """
 
     hub: Hub
@@ -40,12 +69,7 @@ class ImageSet:
     coarse_classes: int = 0
     held_out: int | None = None
     extra: bool = False
-    augmentation: Augmentation = NOTHING
-
-    @property
-    def label_columns(self) -> dict[str, int]:
-        coarse = {self.coarse: self.coarse_classes} if self.coarse else {}
-        return {self.label: self.classes, **coarse}
+    augmentation: Augmentation = NO_AUGMENTATION
 
 
 IMAGE_SETS = {
@@ -72,121 +96,110 @@ IMAGE_SETS = {
 }
 
 
-@dataclass
-class Decoded:
-    """One split of a data set as its files hold it."""
-
-    images: Tensor
-    labels: Tensor
-    coarse: Tensor | None
-    sources: tuple[str, ...]
-
-    def pick(self, indices: Tensor) -> Decoded:
-        coarse = None if self.coarse is None else self.coarse[indices]
-        return Decoded(self.images[indices], self.labels[indices], coarse, self.sources)
-
-    def join(self, other: Decoded) -> Decoded:
-        images, labels = torch.cat([self.images, other.images]), torch.cat([self.labels, other.labels])
-        return Decoded(images, labels, None, self.sources + other.sources)
-
-
 def load_image_set(name: str, options: Options) -> Task:
     """Load one of :data:`IMAGE_SETS`."""
     spec = IMAGE_SETS[name]
-    spec = replace(spec, image=options.image_column or spec.image, label=options.label_column or spec.label)
-    if spec.label == spec.coarse:  # the super-classes are what is asked for
-        spec = replace(spec, classes=spec.coarse_classes, coarse=None)
-    train = _decode(name, spec, "train", options)
+    spec = dataclasses.replace(spec, image=options.image_column or spec.image, label=options.label_column or spec.label)
+    if spec.label == spec.coarse:  # classify by super-class
+        spec = dataclasses.replace(spec, classes=spec.coarse_classes, coarse=None)
+    train, families = _read(name, spec, "train", options)
     if spec.held_out is None:
         if options.validation_size is not None:
             raise DataError(f"{name} has a validation set of its own; leave out validation_size")
-        validation = _decode(name, spec, "validation", options)
-        splits = {"train": train, "validation": validation}
+        splits = {"train": train, "validation": _read(name, spec, "validation", options)[0]}
+        notes: tuple[str, ...] = ("the labels of the test set are not public",)
     else:
-        test = _decode(name, spec, "test", options)
-        held = spec.held_out if options.validation_size is None else options.validation_size
-        rest, validation_rows = hold_out(len(train.labels), held, ", ".join(train.sources))
-        splits = {"train": train.pick(rest), "validation": train.pick(validation_rows), "test": test}
+        train, validation = hold_out(train, options.validation_size or spec.held_out)
+        splits = {"train": train, "validation": validation, "test": _read(name, spec, "test", options)[0]}
+        notes = ()
     if spec.extra:
-        splits["train"] = splits["train"].join(_decode(name, spec, "extra", options))
-    notes = () if "test" in splits else ("the labels of the test set are not public",)
-    return make_task(name, splits, spec.classes, spec.augmentation, options, notes=notes)
+        extra, _ = _read(name, spec, "extra", options)
+        splits["train"] = ImageSplit(
+            torch.cat([train.labels, extra.labels]),
+            train.sources + extra.sources,
+            torch.cat([train.images, extra.images]),
+        )
+    return make_image_task(
+        name, splits, options, classes=spec.classes, augmentation=spec.augmentation, families=families, notes=notes
+    )
 
 
-def _decode(name: str, spec: ImageSet, split: str, options: Options) -> Decoded:
-    columns = {spec.image: "image", **dict.fromkeys(spec.label_columns, "integer")}
-    try:
-        sources = open_split(name, spec.hub, split, columns, options.data_dir)
-    except SchemaError as error:
-        raise SchemaError(f"{error}; {NAME_COLUMNS}") from error
-    size = options.image_size
-    shape = spec.shape if size is None else (spec.shape[0], size, size)
+def _read(name: str, spec: ImageSet, split: str, options: Options) -> tuple[ImageSplit, Tensor | None]:
+    """Return a split, and the super-class of each class if there are such."""
+    sources = open_split(name, spec.hub, split, options.data_dir)
+    labels = {spec.label: spec.classes, **({spec.coarse: spec.coarse_classes} if spec.coarse else {})}
+    for source in sources:
+        source.check({spec.image: "image", **dict.fromkeys(labels, "integer")}, NAME_COLUMNS)
+    fine, *coarse = (
+        torch.tensor([label for source in sources for label in source.read_labels(column, range(classes))])
+        for column, classes in labels.items()
+    )
+    where = tuple(source.where for source in sources)
+    images = _decode(f"{name}-{split}", sources, spec, options)
+    return ImageSplit(fine, where, images), find_families(fine, coarse[0], spec.classes, where) if coarse else None
+
+
+def _decode(name: str, sources: Sequence[Source], spec: ImageSet, options: Options) -> Tensor:
+    channels, *pixels = spec.shape
+    size = [options.image_size or side for side in pixels]
+
+    def decode() -> dict[str, Tensor]:
+        encoded = (image for source in sources for image in source.read_images(spec.image))
+        count, mode = sum(source.rows for source in sources), "L" if channels == 1 else "RGB"
+        images = decode_images(encoded, count, mode=mode, pixels=(pixels[0], pixels[1]))
+        if size != pixels:
+            images = functional.interpolate(images, size, mode="bilinear", antialias=True)
+        return {"images": images}
+
     identity = tuple(part for source in sources for part in source.identity)
-    tensors = cached(
-        options.cache,
-        f"{name}-{split}",
-        (identity, tuple(columns.items()), shape) if identity else None,
-        lambda: _resized(decode_split(sources, spec.image, spec.shape, spec.label_columns), shape),
-    )
-    coarse = tensors[spec.coarse] if spec.coarse else None
-    return Decoded(tensors["images"], tensors[spec.label], coarse, tuple(source.where for source in sources))
+    return cached(options.cache, name, identity and (identity, spec.image, spec.shape, size), decode)["images"]
 
 
-def _resized(tensors: dict[str, Tensor], shape: tuple[int, int, int]) -> dict[str, Tensor]:
-    images = tensors["images"]
-    if tuple(images.shape[1:]) == shape:
-        return tensors
-    return {**tensors, "images": functional.interpolate(images, shape[1:], mode="bilinear", antialias=True)}
+def find_families(fine: Tensor, coarse: Tensor, classes: int, where: Sequence[str]) -> Tensor:
+    """Return the super-class of each class, from examples that have both labels."""
+    families = torch.full((classes,), -1)
+    families[fine] = coarse
+    if not torch.equal(families[fine], coarse):
+        row = int((families[fine] != coarse).nonzero()[0])
+        raise LabelError(f"{', '.join(where)}: class {int(fine[row])} appears with more than one super-class")
+    families[families < 0] = int(coarse.max()) + 1  # classes without examples
+    return families
 
 
-def load_digits_set(options: Options) -> Task:
-    """scikit-learn's digits: 1,797 images of 8 × 8 pixels between 0 and 16, embedded. A fifth is the test set."""
-    from sklearn.datasets import load_digits  # takes a second, which other commands can save
+def load_digits(options: Options) -> Task:
+    """Load scikit-learn's digits: 1,797 images of 8 × 8 pixels between 0 and 16. A fifth is the test set."""
+    from sklearn import datasets  # slow to import
 
-    images, labels = load_digits(return_X_y=True)
-    whole = Decoded(
-        torch.as_tensor(images).to(torch.uint8).view(-1, 1, 8, 8), torch.as_tensor(labels), None, ("scikit-learn",)
-    )
-    rest, test = hold_out(len(labels), len(labels) // 5, "scikit-learn's digits")
-    held = 180 if options.validation_size is None else options.validation_size
-    train, validation = hold_out(len(rest), held, "scikit-learn's digits")
-    splits = {"train": whole.pick(rest[train]), "validation": whole.pick(rest[validation]), "test": whole.pick(test)}
-    return make_task("digits", splits, 10, NOTHING, options, white=16)
+    images, labels = datasets.load_digits(return_X_y=True)
+    pixels = torch.as_tensor(images).to(torch.uint8).view(-1, 1, 8, 8)
+    rest, test = hold_out(ImageSplit(torch.as_tensor(labels), ("scikit-learn",), pixels), len(labels) // 5)
+    train, validation = hold_out(rest, options.validation_size or 180)
+    splits = {"train": train, "validation": validation, "test": test}
+    return make_image_task("digits", splits, options, classes=10, white=16)
 
 
-def make_task(
+def make_image_task(
     name: str,
-    splits: dict[str, Decoded],
-    classes: int,
-    augmentation: Augmentation,
+    splits: Mapping[str, ImageSplit],
     options: Options,
+    *,
+    augmentation: Augmentation = NO_AUGMENTATION,
     white: int = 255,
-    notes: tuple[str, ...] = (),
+    **about: Any,
 ) -> Task:
-    """Limit the training split, add its noise, measure its channels, and describe it all."""
-    train = splits["train"]
-    families = any_class(classes)
-    if train.coarse is not None:
-        families = families_of(train.labels, train.coarse, classes, ", ".join(train.sources))
-    if options.train_limit is not None:
-        train = train.pick(limit(torch.arange(len(train.labels)), options.train_limit))
-    train.labels, switched = switch_labels(train.labels, options.label_noise, families, options.seed)
-    splits = {**splits, "train": train}
+    """Return a task of images, normalised by the statistics of the training split; see :func:`make_task`."""
+    train = limit(splits["train"], options.train_limit)
     mean, std = channel_statistics(train.images)
-    flatten = bool(options.flatten)
-    shape = tuple(train.images.shape[1:])
-    description = Description(
+    common: dict[str, Any] = {"mean": mean.tolist(), "std": std.tolist(), "flatten": bool(options.flatten)}
+    return make_task(
         name,
-        classes,
-        (train.images[0].numel(),) if flatten else shape,
-        sizes={key: len(split.labels) for key, split in splits.items()},
+        {
+            key: dataclasses.replace(split, augmentation=augmentation, **common)
+            for key, split in {**splits, "train": train}.items()
+        },
+        options,
         mean=tuple((mean / white).tolist()),
         std=tuple((std / white).tolist()),
         augment=options.augment and bool(augmentation),
-        label_noise=options.label_noise,
-        switched_labels=switched,
-        sources={key: split.sources for key, split in splits.items()},
-        notes=notes,
+        **about,
     )
-    ready = {key: ImageSplit(s.images, s.labels, mean, std, augmentation, flatten) for key, s in splits.items()}
-    return Task(description, ready, options.seed, superclasses=None if train.coarse is None else families)

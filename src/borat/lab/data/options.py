@@ -9,11 +9,7 @@ from pathlib import Path
 from borat._checks import check_count, check_flag, is_number
 
 COMMON = ("data_dir", "cache_dir", "label_noise", "seed", "train_limit", "validation_size", "augment")
-
-
-def default_cache() -> Path:
-    """``$BORAT_CACHE``, or ``~/.cache/borat``."""
-    return Path(os.environ.get("BORAT_CACHE") or Path.home() / ".cache" / "borat")
+"""Options of all data sets."""
 
 
 @dataclass(frozen=True)
@@ -21,26 +17,26 @@ class Options:
     """The options of :func:`borat.lab.data.load`, checked.
 
     Args:
-        data_dir: a folder of its files, as the hub has them: ``train*.parquet``, ``test*.parquet``,
-            ``valid*.parquet``, ``extra*.parquet``; for the LIBSVM sets, of their text files. Without it the hub. For
+        data_dir: a folder of parquet files, as on the hub: ``train*.parquet``, ``test*.parquet``, ``valid*.parquet``,
+            ``extra*.parquet``; by default the hub itself. For the LIBSVM sets a folder of their text files, for
             ``images`` a folder of class folders or parquet files, for ``csv`` and ``text`` a file.
-        cache_dir: where decoded images are kept; ``$BORAT_CACHE`` or ``~/.cache/borat`` unless given.
-        label_noise: the probability with which a training label is switched to another class, of the same super-class
-            where there are such. How many were is in the description.
-        seed: of the label noise, of synthetic problems, and of the batches unless they are given another. Which
-            examples are held out for validation does not depend on it.
-        train_limit: at most this many training examples, chosen at random, always the same.
-        validation_size: how many training examples to hold out for validation, instead of the paper's number.
-        augment: whether to augment training images as is usual for this data set: flips and crops padded by 4 pixels
-            for CIFAR and Tiny ImageNet, flips and crops for ImageNet, nothing for the others.
-        flatten: images as vectors.
-        train_split: for SNLI: ``"validation"`` to train on that smaller split.
-        glove: for SNLI: a text file of word vectors.
-        image_size: the height and width to bring images to; for ImageNet: the size of the crops, 224 unless given.
-        image_column: of parquet files: the column of the images, where it is not the hub's, or ``image``.
-        label_column: of parquet files and ``csv``: that of the classes, where it is not the hub's, or ``label``; with
+        cache_dir: folder for decoded data; ``$BORAT_CACHE`` or ``~/.cache/borat`` by default.
+        label_noise: probability of switching a training label to another class, of the same super-class if there are
+            such. The description counts the switched labels.
+        seed: of the label noise, of synthetic problems, and by default of the batches. The examples held out for
+            validation do not depend on it.
+        train_limit: largest number of training examples, a random subset that is the same in every run.
+        validation_size: number of training examples held out for validation; by default as in the paper.
+        augment: augment training images: flips and crops padded by 4 pixels for CIFAR and Tiny ImageNet, flips and
+            crops for ImageNet, nothing for the others.
+        flatten: return images as vectors.
+        train_split: for SNLI, ``"validation"`` trains on that smaller split.
+        glove: for SNLI, a text file of word vectors.
+        image_size: height and width to scale images to; for ImageNet, the size of the crops, 224 by default.
+        image_column: column of the images in parquet files; by default the hub's, or ``image``.
+        label_column: column of the classes in parquet files and ``csv``; by default the hub's, or ``label``. With
             CIFAR-100's ``coarse_label`` its twenty super-classes are the classes.
-        window: for text: the characters of an example, 64 unless given.
+        window: for text, the number of characters in an example, 64 by default.
     """
 
     data_dir: Path | None = None
@@ -64,8 +60,7 @@ class Options:
                 object.__setattr__(self, name, Path(path).expanduser())
         if not is_number(self.label_noise) or not 0.0 <= self.label_noise <= 1.0:
             raise ValueError(f"label_noise must be a probability between 0 and 1, got {self.label_noise!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"seed must be an integer of at least 0, got {self.seed!r}")
+        check_count("seed", self.seed, least=0)
         for name in ("train_limit", "validation_size", "image_size", "window"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
@@ -73,4 +68,5 @@ class Options:
 
     @property
     def cache(self) -> Path:
-        return self.cache_dir or default_cache()
+        """Folder for decoded data."""
+        return self.cache_dir or Path(os.environ.get("BORAT_CACHE") or Path.home() / ".cache" / "borat")

@@ -1,9 +1,9 @@
-"""Common parts of loaders of a user's own data: classes by name, with examples of each in every split."""
+"""Common parts of the loaders of user data: paths, named classes, and splits with examples of each class."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,75 +12,78 @@ from torch import Tensor
 
 from borat.lab.data.errors import DataError, LabelError, MissingDataError
 from borat.lab.data.options import Options
-from borat.lab.data.splits import hold_out, hold_out_of_each
+from borat.lab.data.sampling import sample_each_class
+from borat.lab.data.task import S, hold_out
 
 SHARES = {"test": 1 / 5, "validation": 1 / 10}
-"""Of the training examples that are left, for splits that have no files of their own; in this order."""
+"""Shares of the remaining training examples for splits without files, in this order."""
 
 SHOWN = 10
-"""Classes, folders or files that a message names."""
+"""Number of classes, folders or files that a message lists."""
 
 
 def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool) -> Path:
     """Return ``data_dir`` if it is a folder, or a file, as it should be."""
     if data_dir is None:
-        raise MissingDataError(f"{name} is a user's own data: give data_dir, {wanted}")
+        raise MissingDataError(f"{name} reads your own data: give data_dir, {wanted}")
     if not data_dir.exists():
         raise MissingDataError(f"{data_dir} does not exist; data_dir must be {wanted} for {name}")
     if data_dir.is_dir() != is_folder:
-        raise DataError(
-            f"data_dir must be {wanted} for {name}, got the {'folder' if data_dir.is_dir() else 'file'} {data_dir}"
-        )
+        kind = "folder" if data_dir.is_dir() else "file"
+        raise DataError(f"data_dir must be {wanted} for {name}, got the {kind} {data_dir}")
     return data_dir
 
 
-def find_classes(labels: Sequence[Any], where: str | Path) -> list[Any]:
-    """The different labels, in order."""
+def find_classes(labels: Iterable[Any], where: str | Path) -> list[Any]:
+    """Return the different labels, sorted."""
     classes = sorted(set(labels))
     if len(classes) < 2:
         raise LabelError(f"{where} must hold at least two classes, got {listed(classes) or 'none'}")
     return classes
 
 
-def number_labels(labels: Sequence[Any], classes: Sequence[Any], place: Callable[[int], str]) -> Tensor:
-    """The number of each label among the classes; ``place`` names an example in a message."""
-    numbers = {label: number for number, label in enumerate(classes)}
-    for row, label in enumerate(labels):
-        if label not in numbers:
-            raise LabelError(f"{place(row)}: {label!r} is not a class of the training data: {listed(classes)}")
-    return torch.tensor([numbers[label] for label in labels])
+def number_labels(labels: Sequence[tuple[str, Any]], classes: Sequence[Any]) -> Tensor:
+    """Return the index of each label in ``classes``; each comes with its place, for messages."""
+    indices = {label: index for index, label in enumerate(classes)}
+    for place, label in labels:
+        if label not in indices:
+            raise LabelError(f"{place}: {label!r} is not a class of the training data: {listed(classes)}")
+    return torch.tensor([indices[label] for _, label in labels])
 
 
-def share_out(
-    labels: Tensor, classes: Sequence[Any], has: Collection[str], options: Options, where: str | Path
-) -> dict[str, Tensor]:
-    """Split the training examples into those to train on and those to hold out for splits without files."""
-    missing = [name for name in SHARES if name not in has]
-    counts = torch.bincount(labels, minlength=len(classes)).tolist()
-    for name, count in zip(classes, counts, strict=True):
+def split_off(splits: Mapping[str, S], classes: Sequence[Any], options: Options, where: Path) -> dict[str, S]:
+    """Hold out training examples for the validation and test splits that are missing."""
+    splits, train = dict(splits), splits["train"]
+    missing = [name for name in SHARES if name not in splits]
+    counts = torch.bincount(train.labels, minlength=len(classes)).tolist()
+    for label, count in zip(classes, counts, strict=True):
         if count <= len(missing):
-            splits = " and ".join(("train", *missing))
             raise LabelError(
-                f"{where}: a class needs at least {len(missing) + 1} examples, for {splits}, but {name!r} has {count}"
+                f"{where}: a class needs at least {len(missing) + 1} examples, for "
+                f"{' and '.join(('train', *missing))}, but {label!r} has {count}"
             )
-    rest, rows = torch.arange(len(labels)), {}
     for name in missing:
         if name == "validation" and options.validation_size is not None:
-            kept, held = hold_out(len(rest), options.validation_size, where)
+            train, splits[name] = hold_out(train, options.validation_size)
         else:
-            kept, held = hold_out_of_each(labels[rest], SHARES[name])
-        rows[name], rest = rest[held], rest[kept]
-    return {"train": rest, **dict(reversed(rows.items()))}
+            held, rest = sample_each_class(train.labels, SHARES[name])
+            train, splits[name] = train.pick(rest), train.pick(held)
+    return {"train": train, "validation": splits["validation"], "test": splits["test"]}
 
 
 def checksum(*tensors: Tensor) -> str:
-    """Tells data from others, wherever they lie."""
+    """Return a checksum that identifies the data."""
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(tensor.contiguous().numpy().data)
     return found.hexdigest()
 
 
+def name_classes(classes: Sequence[Any]) -> str:
+    """Return the note that lists the classes of a data set."""
+    return f"classes in the order of their numbers: {', '.join(map(str, classes))}"
+
+
 def listed(names: Sequence[Any]) -> str:
-    """The first of them, for a message."""
+    """Join the first names for a message."""
     return ", ".join(map(str, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")

@@ -1,26 +1,28 @@
-"""Pixels of a user's own images: upright, on white, in grey or in colour, of 8 bits each."""
+"""Encoded images to tensors of bytes."""
 
 from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+import torch
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
 
-from borat.lab.data.decode import IMAGE_ERRORS
 from borat.lab.data.errors import CorruptFileError, SchemaError
 
-VERSION = 2
-"""Part of the key of what is cached: to be raised when the same bytes give other pixels."""
+IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""PIL's errors for bytes that are not a complete image, or an image that is too large."""
 
 GREY = ("1", "L", "LA", "La")
 
-BRIGHTEST = 65535
-"""White in 16 bits."""
+WHITE = 65535
+"""White in 16-bit greyscale."""
 
-TURNS = {
+ORIENTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -29,49 +31,83 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""Transpositions that turn an image upright, by its orientation in EXIF."""
+"""Transpositions that undo the orientations of EXIF."""
 
 
-def read_pixels(content: bytes | None, place: str, size: int | None) -> Any:
-    """(height, width, 1 or 3), of a square with sides of ``size`` if that is given; ``place`` names it in a message."""
+def decode_images(
+    encoded: Iterable[tuple[str, bytes | None]],
+    count: int,
+    *,
+    mode: str | None = None,
+    pixels: tuple[int, int] | None = None,
+    side: int | None = None,
+) -> Tensor:
+    """Decode images of one size into a tensor of bytes, (count, channels, height, width).
+
+    It has three channels if one image has colours. One thread is used: PIL holds Python's lock most of the time.
+
+    Args:
+        encoded: the place of each image, for messages, and its bytes.
+        count: number of images.
+        mode: see :func:`decode_image`.
+        pixels: required height and width; those of the first image by default.
+        side: scale and crop the images to squares of this side.
+    """
+    hint = "" if pixels else ", as the first image; give image_size to scale all of them"
+    images = np.empty((0, 0, 0, 0), dtype=np.uint8)
+    for row, (place, content) in enumerate(encoded):
+        picture = decode_image(content, place, mode)
+        values = np.asarray(ImageOps.fit(picture, (side, side)) if side else picture)
+        values = values[None] if values.ndim == 2 else values.transpose(2, 0, 1)
+        pixels = pixels or values.shape[1:]
+        if values.shape[1:] != pixels:
+            got, expected = (f"{width} x {height}" for height, width in (values.shape[1:], pixels))
+            raise SchemaError(f"{place}: the image has {got} pixels, expected {expected}{hint}")
+        if row == 0:
+            images = np.empty((count, *values.shape), dtype=np.uint8)
+        elif len(values) > images.shape[1]:
+            images = np.repeat(images, len(values), 1)
+        images[row] = values
+    return torch.from_numpy(images)
+
+
+def decode_image(content: bytes | None, place: str, mode: str | None = None) -> Image.Image:
+    """Decode an image to PIL's ``mode``, or by default to what a viewer shows, in 8-bit greyscale or RGB."""
     if not content:
         raise SchemaError(f"{place} is empty; it must be an image")
     try:
         picture: Image.Image = Image.open(io.BytesIO(content))
-        picture.load()  # a TIFF turns itself, and then has no orientation
-        picture = _on_white(_with_8_bits(_upright(picture)))
-        picture = ImageOps.fit(picture, (size, size)) if size else picture
+        picture.load()  # before EXIF is read: PIL transposes a TIFF itself, and removes its orientation
+        return picture.convert(mode) if mode else _flatten(_reduce_to_8_bits(_transpose(picture)))
     except IMAGE_ERRORS as error:
         raise CorruptFileError(f"{place}: the image cannot be decoded: {error}") from error
-    pixels = np.asarray(picture)
-    return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-def _upright(picture: Image.Image) -> Image.Image:
-    """Not by ``ImageOps.exif_transpose``: it writes the rest of EXIF anew, and fails where a camera had it wrong."""
+def _transpose(picture: Image.Image) -> Image.Image:
+    """Undo the orientation. ``ImageOps.exif_transpose`` rewrites all of EXIF, and fails if a camera wrote it wrong."""
     try:
         orientation = picture.getexif().get(ExifTags.Base.Orientation)
-    except (SyntaxError, struct.error):  # damaged, but the image may be whole
+    except (SyntaxError, struct.error):  # damaged EXIF, but the image may be intact
         return picture
-    return picture.transpose(TURNS[orientation]) if orientation in TURNS else picture
+    return picture.transpose(ORIENTATIONS[orientation]) if orientation in ORIENTATIONS else picture
 
 
-def _with_8_bits(picture: Image.Image) -> Image.Image:
-    """Greys of 16 bits, which PIL would clip, are scaled. It may open them as whole numbers of 32 bits."""
+def _reduce_to_8_bits(picture: Image.Image) -> Image.Image:
+    """Scale 16-bit greyscale, which PIL would clip and may open as 32-bit integers."""
     if not picture.mode.startswith(("I", "F")):
         return picture
-    values = np.asarray(picture)
-    if picture.mode == "F" or values.min() < 0 or values.max() > BRIGHTEST:
+    values: Any = np.asarray(picture)
+    if picture.mode == "F" or values.min() < 0 or values.max() > WHITE:
         raise ValueError(
             f"its mode is {picture.mode}, with values from {values.min():g} to {values.max():g}; "
-            f"allowed are 8 bits a channel, or for grey whole numbers in 0 … {BRIGHTEST}"
+            f"allowed are 8 bits per channel, or greyscale integers in 0 … {WHITE}"
         )
-    values = np.where(values == picture.info.get("transparency"), BRIGHTEST, values)
+    values = np.where(values == picture.info.get("transparency"), WHITE, values)
     return Image.fromarray(np.rint(values / 257).astype(np.uint8))
 
 
-def _on_white(picture: Image.Image) -> Image.Image:
-    """In grey or in colour. What is under transparent pixels is often black, and nothing that anybody has seen."""
+def _flatten(picture: Image.Image) -> Image.Image:
+    """Flatten transparency onto white: transparent pixels are often black underneath."""
     mode = "L" if picture.mode in GREY else "RGB"
     if not picture.has_transparency_data:
         return picture.convert(mode)

@@ -1,28 +1,104 @@
-"""A problem made from a seed that a linear model can fit perfectly, as the theory assumes."""
+"""Problems made from a seed: separable vectors, and the repeat-copy task of a differentiable neural computer."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
+from torch import Tensor
 
+from borat._checks import check_count
+from borat.lab.data.errors import DataError
 from borat.lab.data.options import Options
-from borat.lab.data.randomness import Purpose, generator
-from borat.lab.data.task import Task, vector_task
+from borat.lab.data.sampling import Purpose, make_generator
+from borat.lab.data.task import Task, VectorSplit, limit, make_task
 
-EXAMPLES, FEATURES, MARGIN = 1000, 20, 0.1
+SEPARABLE, FEATURES, MARGIN = 1000, 20, 0.1
+SEQUENCES, BITS = 4096, 4
+REPEATS_SCALE = 10.0
+"""Divisor of the number of repeats in the inputs."""
 
 
 def load_separable(options: Options) -> Task:
-    """Return two classes on the two sides of a hidden plane, at least 0.1 away from it, in unit variance."""
-    held = options.validation_size or EXAMPLES // 5
-    source = generator(Purpose.SYNTHETIC, options.seed)
-    hidden = torch.randn(FEATURES, generator=source)
+    """Return two classes on the two sides of a hidden plane, at least 0.1 away from it, in unit variance.
+
+    A linear model can fit them perfectly, as the theory assumes.
+    """
+    held = options.validation_size or SEPARABLE // 5
+    generator = make_generator(Purpose.SYNTHETIC, options.seed)
+    hidden = torch.randn(FEATURES, generator=generator)
     hidden /= hidden.norm()
-    inputs = torch.randn(EXAMPLES + 2 * held, FEATURES, generator=source)
+    inputs = torch.randn(SEPARABLE + 2 * held, FEATURES, generator=generator)
     side = torch.where(inputs @ hidden >= 0.0, 1.0, -1.0)
-    validation, test, rest = torch.arange(len(side)).tensor_split([held, 2 * held])
-    return vector_task(
-        *("separable", inputs + MARGIN * side[:, None] * hidden, (side > 0.0).long()),
-        *({"train": rest, "validation": validation, "test": test}, options),
-        classes=2,
-        sources=(f"made from seed {options.seed}",),
+    inputs = inputs + MARGIN * side[:, None] * hidden
+    return make_task("separable", _split(inputs, (side > 0.0).long(), held, options), options, classes=2)
+
+
+def load_repeat_copy(options: Options) -> Task:
+    """Draw sequences from the seed; labels are the bits of the answer, and -1 in steps that do not count."""
+    if options.label_noise:
+        raise DataError("label_noise switches classes, but repeat_copy has sequences of bits; use label_noise=0")
+    held = options.validation_size or SEQUENCES // 8
+    drawn = repeat_copy(SEQUENCES + 2 * held, bits=BITS, generator=make_generator(Purpose.SYNTHETIC, options.seed))
+    labels = torch.where(drawn.mask.unsqueeze(2) > 0, drawn.targets, -1.0)
+    splits = _split(drawn.inputs, labels, held, options)
+    return make_task("repeat_copy", splits, options, classes=labels.shape[2], sequences=True)
+
+
+def _split(inputs: Tensor, labels: Tensor, held: int, options: Options) -> dict[str, VectorSplit]:
+    whole = VectorSplit(labels, (f"made from seed {options.seed}",), inputs)
+    validation, test, train = map(whole.pick, torch.arange(len(labels)).tensor_split([held, 2 * held]))
+    return {"train": limit(train, options.train_limit), "validation": validation, "test": test}
+
+
+class RepeatCopy(NamedTuple):
+    """Sequences of the repeat-copy task: inputs and targets of shape (batch, steps, channels), and their mask."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+    """Of shape (batch, steps): one in steps whose target counts."""
+
+
+def repeat_copy(
+    batch_size: int = 16,
+    *,
+    bits: int = 4,
+    length: tuple[int, int] = (1, 2),
+    repeats: tuple[int, int] = (1, 2),
+    generator: torch.Generator | None = None,
+) -> RepeatCopy:
+    """Draw a batch of the repeat-copy task (Graves et al., 2016): repeat a pattern several times, then end.
+
+    The inputs have two channels beside those of the bits: a one in the first step, and the scaled number of repeats in
+    the step after the pattern. The targets have one: a one in the last step. The defaults are those of the authors.
+
+    Args:
+        batch_size: number of sequences; shorter ones are padded by zeros.
+        bits: of each vector of the pattern.
+        length: smallest and largest length of the pattern.
+        repeats: smallest and largest number of repeats.
+        generator: source of randomness.
+    """
+    for name, value in (("batch_size", batch_size), ("bits", bits)):
+        check_count(name, value)
+    for name, (low, high) in (("length", length), ("repeats", repeats)):
+        if not 1 <= low <= high:
+            raise ValueError(f"{name} must be (smallest, largest) with 1 <= smallest <= largest, got {(low, high)!r}")
+    pattern = torch.randint(2, (batch_size, length[1], bits), generator=generator).float()
+    lengths = torch.randint(length[0], length[1] + 1, (batch_size, 1), generator=generator)
+    times = torch.randint(repeats[0], repeats[1] + 1, (batch_size, 1), generator=generator)
+    step = torch.arange(int((lengths * (times + 1)).max()) + 3).expand(batch_size, -1)
+    answer = step - lengths - 2  # step of the answer, which starts after the request
+    asked, answered = (step >= 1) & (step <= lengths), (answer >= 0) & (answer < lengths * times)
+
+    def pattern_at(index: Tensor, where: Tensor) -> Tensor:
+        index = torch.where(where, index, 0).unsqueeze(2).expand(-1, -1, bits)
+        return pattern.gather(1, index) * where.unsqueeze(2)
+
+    start, ask, end = step == 0, (step == lengths + 1) * times / REPEATS_SCALE, answer == lengths * times
+    return RepeatCopy(
+        inputs=torch.cat((pattern_at(step - 1, asked), start.unsqueeze(2), ask.unsqueeze(2)), 2),
+        targets=torch.cat((pattern_at(answer % lengths, answered), end.unsqueeze(2)), 2),
+        mask=(answered | end).float(),
     )

@@ -160,7 +160,7 @@ class Training:
 
     def _batches(self, split: str, batch_size: int, **options: Any) -> Iterator[data.Batch]:
         rank, processes = self.fabric.global_rank, self.fabric.world_size
-        options |= {"seed": self.config.seed, "rank": rank, "world_size": processes, "device": self.fabric.device}
+        options |= {"seed": self.config.seed, "rank": rank, "world_size": processes}
         return self.task.batches(split, batch_size, epoch=self.position.epoch, **options)
 
     def _forward(self, batch: data.Batch) -> tuple[Tensor, Tensor]:

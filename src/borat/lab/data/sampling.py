@@ -1,0 +1,84 @@
+"""Random choices: streams of random numbers, held-out examples, subsets, and label noise.
+
+Each use has its own stream, keyed by a seed and, where it applies, by the epoch and the number of the batch. No state
+is carried from one batch to the next, so a resumed run draws the same numbers as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SPLIT_SEED = 1234
+"""Seed of all held-out sets and subsets: runs with different seeds share one validation set."""
+
+
+class Purpose(IntEnum):
+    """Key that separates the streams of different uses."""
+
+    ORDER = 1
+    AUGMENTATION = 2
+    LABEL_NOISE = 3
+    HOLD_OUT = 4
+    SUBSET = 5
+    SYNTHETIC = 6
+    EMBEDDING = 7
+
+
+def derive_seed(purpose: Purpose, *key: int) -> int:
+    """Return a 64-bit seed for a purpose and the numbers in ``key``."""
+    return int(np.random.SeedSequence([int(purpose), *key]).generate_state(1, np.uint64)[0])
+
+
+def make_generator(purpose: Purpose, *key: int) -> torch.Generator:
+    """Return a generator on the CPU, so that every device sees the same numbers."""
+    return torch.Generator().manual_seed(derive_seed(purpose, *key))
+
+
+def sample(purpose: Purpose, count: int, size: int) -> tuple[Tensor, Tensor]:
+    """Split the indices below ``count`` into a random sample and the rest; small samples are part of larger ones."""
+    order = torch.randperm(count, generator=make_generator(purpose, SPLIT_SEED))
+    return order[:size].sort().values, order[size:].sort().values
+
+
+def sample_each_class(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Split the indices of examples into a random share of each class, at least one example, and the rest.
+
+    >>> [part.tolist() for part in sample_each_class(torch.tensor([0, 1, 1, 0]), 0.1)]
+    [[0, 2], [1, 3]]
+    """
+    order = torch.randperm(len(labels), generator=make_generator(Purpose.HOLD_OUT, SPLIT_SEED))
+    is_chosen = torch.zeros(len(labels), dtype=torch.bool)
+    for label in torch.unique(labels):
+        members = order[labels[order] == label]
+        is_chosen[members[: max(1, round(share * len(members)))]] = True
+    return is_chosen.nonzero().flatten(), (~is_chosen).nonzero().flatten()
+
+
+def switch_labels(labels: Tensor, probability: float, families: Tensor, seed: int) -> Tensor:
+    """Switch each label with ``probability`` to another class of its family.
+
+    The original label is never drawn again. The paper speaks of "switching the label with probability p to a random
+    class label in the same super class", and a label that stays is not switched: this way p is the expected share of
+    wrong labels, whatever the size of the family. (Drawing among all k classes of the family would make it p(1 - 1/k),
+    0.4 instead of 0.5 for CIFAR-100's families of five.) A class alone in its family keeps its label.
+
+    Args:
+        labels: of the training examples.
+        probability: p.
+        families: super-class of each class; all equal if any class may be drawn.
+        seed: of the noise. For the same seed, the labels switched at a small p are also switched at a larger one.
+    """
+    generator = make_generator(Purpose.LABEL_NOISE, seed)
+    coin, choice = torch.rand(2, len(labels), generator=generator, dtype=torch.float64)
+    by_family = torch.argsort(families, stable=True)
+    place = torch.argsort(by_family)  # of each class in by_family
+    sizes = torch.bincount(families)
+    starts = sizes.cumsum(0) - sizes
+    size, start = sizes[families[labels]], starts[families[labels]]
+    steps = 1 + (choice * (size - 1)).long()  # 1 … size - 1 places further round the family
+    other = by_family[start + (place[labels] - start + steps) % size]
+    return torch.where(coin < probability, other, labels)
