@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from borat.lab.data import DATASETS, DataError, load
-from borat.lab.data.augment import Augmentation, channel_statistics
-from borat.lab.data.images import IMAGE_SETS
+from borat.lab.data.images import IMAGE_SETS, Augmentation, channel_statistics
 from borat.lab.data.sampling import switch_labels
 from borat.lab.data.source import Hub, load_from_hub
 from borat.lab.data.task import VectorSplit, hold_out, limit
@@ -401,7 +400,9 @@ def test_statistics_of_a_constant_channel():
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("families", [torch.arange(100) // 5, torch.arange(100) % 20, torch.zeros(100, dtype=torch.int64)])
+@pytest.mark.parametrize(
+    "families", [torch.arange(100) // 5, torch.arange(100) % 20, torch.zeros(100, dtype=torch.int64)]
+)
 def test_noise_stays_in_the_family_and_has_its_share(probability, families):
     labels = torch.arange(20_000) % 100
     noisy = switch_labels(labels, probability, families, seed=0)

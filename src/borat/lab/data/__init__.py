@@ -54,19 +54,20 @@ class Loader:
     """Families of models for these data; empty for all models of images or vectors."""
 
 
-IMAGE_OPTIONS = ("flatten", "image_size", "image_column", "label_column")
+IMAGE_OPTIONS = ("label_noise", "validation_size", "flatten", "image_size", "image_column", "label_column")
+TEXT_MODELS = ("gpt", "ngram")
 DATASETS: dict[str, Loader] = {
-    "digits": Loader(load_digits, ("flatten",)),
+    "digits": Loader(load_digits, ("label_noise", "validation_size", "flatten")),
     **{name: Loader(partial(load_image_set, name), IMAGE_OPTIONS) for name in IMAGE_SETS},
     "imagenet": Loader(load_imagenet, ("image_size",)),
-    "snli": Loader(load_snli, ("train_split", "glove"), models=("infersent",)),
+    "snli": Loader(load_snli, ("label_noise", "validation_size", "train_split", "glove"), models=("infersent",)),
     "images": Loader(load_images, IMAGE_OPTIONS),
-    "csv": Loader(load_csv, ("label_column",)),
-    "text": Loader(load_characters, ("window",), models=("gpt", "ngram")),
-    "topics": Loader(load_topics, ("window",), models=("gpt", "ngram")),
-    **{name: Loader(partial(load_libsvm, name)) for name in LIBSVM_SETS},
-    "separable": Loader(load_separable),
-    "repeat_copy": Loader(load_repeat_copy, models=("dnc",)),
+    "csv": Loader(load_csv, ("label_noise", "validation_size", "label_column")),
+    "text": Loader(load_characters, ("validation_size", "window"), models=TEXT_MODELS),
+    "topics": Loader(load_topics, ("validation_size", "window"), models=TEXT_MODELS),
+    **{name: Loader(partial(load_libsvm, name), ("label_noise", "validation_size")) for name in LIBSVM_SETS},
+    "separable": Loader(load_separable, ("label_noise", "validation_size")),
+    "repeat_copy": Loader(load_repeat_copy, ("validation_size",), models=("dnc",)),
 }
 """The known data sets."""
 
@@ -99,7 +100,7 @@ def load(name: str = "digits", **options: Any) -> Task:
     loader = find_loader(name)
     for key, value in options.items():
         pick("option", key, [field.name for field in fields(Options)])
-        if key not in (*COMMON, *loader.options) and value is not None:
+        if key not in (*COMMON, *loader.options) and value != getattr(Options, key):
             raise ValueError(f"{key} does not apply to {name}")
     task = loader.load(Options(**options))
     for split, size in task.description.sizes.items():

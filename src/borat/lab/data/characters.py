@@ -15,7 +15,7 @@ from borat.lab.data.errors import CorruptFileError, DataError
 from borat.lab.data.options import Options
 from borat.lab.data.own import find_path
 from borat.lab.data.sampling import Purpose, make_generator
-from borat.lab.data.task import Batch, Description, Plan, Task
+from borat.lab.data.task import Batch, Plan, Task, make_task
 
 WINDOW = 64
 """Default number of characters in an example."""
@@ -33,6 +33,11 @@ class CharacterSplit:
 
     tokens: Tensor
     window: int
+    sources: tuple[str, ...]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.window,)
 
     def __len__(self) -> int:
         """Return the number of whole windows."""
@@ -59,7 +64,7 @@ class CharacterSplit:
             yield Batch((characters[:, :-1],), labels[:, 1:])
 
     def to(self, device: torch.device | str) -> CharacterSplit:
-        return CharacterSplit(self.tokens.to(device), self.window)
+        return replace(self, tokens=self.tokens.to(device))
 
 
 def load_characters(options: Options) -> Task:
@@ -68,24 +73,19 @@ def load_characters(options: Options) -> Task:
     The first eight tenths of the text are for training, the next for validation, the last for the test. The alphabet is
     that of the whole text, so that every character has a probability.
     """
-    if options.label_noise:
-        raise DataError("label_noise switches classes, but text has none; use label_noise=0")
     text, where = _python_topics() if options.data_dir is None else _read(options.data_dir)
     alphabet, tokens = encode(text)
     if len(alphabet) < 2:
         raise DataError(f"{where} must hold at least two different characters, got only {alphabet!r}")
-    splits = _split(tokens, where, options)
-    description = Description(
+    return make_task(
         "text",
-        len(alphabet),
-        (options.window or WINDOW,),
-        sizes={key: len(split) for key, split in splits.items()},
-        sources=dict.fromkeys(splits, (where,)),
+        _split(tokens, where, options),
+        options,
+        classes=len(alphabet),
         alphabet=alphabet,
         checksum=hashlib.sha256(text.encode()).hexdigest(),
         notes=(f"{len(tokens)} characters, {len(alphabet)} different ones",),
     )
-    return Task(description, splits, options.seed)
 
 
 def load_topics(options: Options) -> Task:
@@ -109,22 +109,16 @@ def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterS
     test = len(tokens) // TENTH
     validation = test if options.validation_size is None else options.validation_size * window + 1
     train = len(tokens) - test - validation
-    least = window + 1
-    if options.validation_size is not None and train < least <= test:
-        most = (len(tokens) - test - least - 1) // window
+    if min(test, validation, train) <= window:
         raise DataError(
-            f"validation_size must be at most {most} windows of {window} for the {len(tokens)} characters of {where}, "
-            f"got {options.validation_size}"
-        )
-    if min(test, validation, train) < least:
-        raise DataError(
-            f"{where} has {len(tokens)} characters; training, validation and a test on a tenth of them need "
-            f"{least} each for a window of {window}, so at least {TENTH * least} with the default validation_size"
+            f"{where} has {len(tokens)} characters, which leaves {max(train, 0)} for training, {validation} for "
+            f"validation and {test} for the test; each needs at least {window + 1}, one more than a window. Give a "
+            "longer text, or a smaller window or validation_size (in windows)"
         )
     if options.train_limit is not None:
         train = min(train, options.train_limit * window + 1)
     parts = {"train": tokens[:train], "validation": tokens[-test - validation : -test], "test": tokens[-test:]}
-    return {name: CharacterSplit(part, window) for name, part in parts.items()}
+    return {name: CharacterSplit(part, window, (where,)) for name, part in parts.items()}
 
 
 def _python_topics() -> tuple[str, str]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
-import csv
-import gzip
-import io
-import lzma
 import zlib
 from dataclasses import replace
+from lzma import LZMAError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,45 +52,31 @@ def load_csv(options: Options) -> Task:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """Return the fields of a CSV file as strings; the index holds the line on which each row ends."""
+    """Return the fields of a CSV file as strings, indexed by their lines."""
     import pandas as pd  # slow to import
 
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    rows: dict[int, list[str]] = {}
     try:
-        for row in reader:
-            if len(row) > 1 or "".join(row).strip():  # not a blank line
-                rows[reader.line_num] = row
-    except csv.Error as error:
-        raise CorruptFileError(f"{path} is not a CSV file: line {reader.line_num}: {error}") from error
-    names = rows.pop(next(iter(rows)))
-    for line, row in rows.items():
-        if len(row) != len(names):
-            raise SchemaError(f"{path}, line {line}: {len(row)} fields, but the first line names {len(names)} columns")
+        table = pd.read_csv(path, header=None, dtype=str, na_filter=False, skip_blank_lines=False, encoding="utf-8-sig")
+    except pd.errors.EmptyDataError as error:
+        raise DataError(f"{path} is empty; its first line must name the columns") from error
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"{path} must be text in UTF-8: {error}") from error
+    except (ValueError, EOFError, OSError, LZMAError, zlib.error) as error:
+        raise CorruptFileError(f"{path} is not a complete CSV file: {str(error).strip()}") from error
+    table = table.set_index(table.index + 1)
+    names = table.iloc[0].tolist()
+    if len(names) < 2:
+        raise SchemaError(f"{path} must have several columns, separated by commas, got one, {names[0]!r}")
     for place, name in enumerate(names, start=1):
         if not name.strip():
             raise SchemaError(f"{path}: column {place} has no name. Drop it if it numbers the rows: it is no feature")
         if names.count(name) > 1:
             raise SchemaError(f"{path} has several columns {name!r}; each needs a name of its own")
-    if len(names) < 2:
-        raise SchemaError(f"{path} must have several columns, separated by commas, got one, {names[0]!r}")
-    if not rows:
+    is_blank = table.apply(lambda column: column.str.strip() == "").all(axis=1)
+    table = table[~is_blank].iloc[1:].set_axis(names, axis=1)
+    if table.empty:
         raise DataError(f"{path} has no examples below the names of its columns")
-    return pd.DataFrame.from_dict(rows, orient="index", columns=names)
-
-
-def _text(path: Path) -> str:
-    open_file: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(path.suffix, open)
-    try:
-        with open_file(path, "rt", encoding="utf-8-sig", newline="") as file:
-            text: str = file.read()
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(f"{path} must be text in UTF-8: {error}") from error
-    except (EOFError, lzma.LZMAError, zlib.error) as error:
-        raise CorruptFileError(f"{path} is not a complete {path.suffix} file: {error}") from error
-    if not text.strip():
-        raise DataError(f"{path} is empty; its first line must name the columns")
-    return text
+    return table
 
 
 def _labels(path: Path, column: pd.Series[str]) -> list[Any]:

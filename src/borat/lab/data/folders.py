@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from borat.lab.data.images import NAME_COLUMNS, ImageSplit, make_image_task
 from borat.lab.data.options import Options
 from borat.lab.data.own import checksum, find_classes, find_path, listed, name_classes, number_labels, split_off
 from borat.lab.data.pixels import decode_images
-from borat.lab.data.source import check_complete, open_file
+from borat.lab.data.source import open_files
 from borat.lab.data.task import Task
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def load_images(options: Options) -> Task:
     """
     folder = find_path("images", options.data_dir, wanted=WANTED, is_folder=True)
     found = _find_parquet(folder, options) or _find_class_folders(folder, options)
-    classes = find_classes((label for _, label in found["train"].labels), folder)
+    classes = find_classes([label for _, label in found["train"].labels], folder)
     splits = _unify({split: _decode(split, files, classes, options) for split, files in found.items()}, folder)
     notes = [name_classes(classes)]
     if skipped := [path for files in found.values() for path in files.skipped]:
@@ -177,22 +178,13 @@ def _find_parquet(folder: Path, options: Options) -> dict[str, ImageFiles]:
 
 
 def _open_parquet(files: list[Path], options: Options) -> ImageFiles:
-    check_complete(files)
     image, label = options.image_column or "image", options.label_column or "label"
-    sources = [open_file(path) for path in files]
-    labels: list[tuple[str, Any]] = []
-    types: dict[str, str] = {}
+    sources = open_files(files)
     for source in sources:
-        source.check({image: "image", label: "class"}, NAME_COLUMNS)
-        found = source.read_labels(label)
-        labels += [(f"{source.where}: row {row}", value) for row, value in enumerate(found)]
-        types.setdefault(type(found[0]).__name__, source.where)
-    if len(types) > 1:
-        got = " and ".join(f"{kind} in {where}" for kind, where in types.items())
-        raise SchemaError(f"column {label!r} must hold integers in all files or strings in all, got {got}")
+        next(source.read(image, "encoded images (bytes)", NAME_COLUMNS))  # before all labels are read
     return ImageFiles(
         [source.where for source in sources],
         tuple(source.identity for source in sources),
-        labels,
-        lambda: (encoded for source in sources for encoded in source.read_images(image)),
+        [found for source in sources for found in source.read(label, "integers or strings", NAME_COLUMNS)],
+        lambda: chain.from_iterable(source.read(image, "encoded images (bytes)") for source in sources),
     )

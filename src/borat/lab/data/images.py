@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from borat.lab.data.augment import Augmentation, channel_statistics, normalise
 from borat.lab.data.cache import cached
 from borat.lab.data.errors import DataError, LabelError
 from borat.lab.data.options import Options
@@ -20,9 +20,43 @@ from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.source import Hub, Source, open_split
 from borat.lab.data.task import MemorySplit, Plan, Task, hold_out, limit, make_task
 
+NAME_COLUMNS = "; give image_column and label_column to read others"
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random crops of the image padded with ``padding`` black pixels on each side, and random horizontal flips.
+
+    A padding of 0 disables crops. ``flips`` is off for data whose mirror images have other classes, such as digits.
+    """
+
+    padding: int = 0
+    flips: bool = False
+
+    def __bool__(self) -> bool:
+        return self.padding > 0 or self.flips
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw random numbers for ``count`` images, (3, count): top and left edge of the crop, and whether to flip."""
+        edges = torch.randint(2 * self.padding + 1, (2, count), generator=generator)
+        flips = torch.randint(2 if self.flips else 1, (1, count), generator=generator)
+        return torch.cat([edges, flips])
+
+    def apply(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Crop and flip ``images``, (count, channels, height, width), as drawn. They stay bytes."""
+        top, left, flip = draws[:, :, None]
+        count, channels, height, width = images.shape
+        rows = top + torch.arange(height, device=images.device)
+        columns = torch.arange(width, device=images.device)
+        columns = left + torch.where(flip.bool(), width - 1 - columns, columns)
+        # one gather for crop and flip, over the flattened padded image
+        places = rows[:, :, None] * (width + 2 * self.padding) + columns[:, None]
+        padded = functional.pad(images, [self.padding] * 4).flatten(2)
+        return padded.gather(2, places.view(count, 1, -1).expand(-1, channels, -1)).view_as(images)
+
+
 NO_AUGMENTATION = Augmentation()
 FLIPS_AND_CROPS = Augmentation(padding=4, flips=True)
-NAME_COLUMNS = "; give image_column and label_column to read others"
 
 
 @dataclass(eq=False)
@@ -127,16 +161,15 @@ def load_image_set(name: str, options: Options) -> Task:
 def _read(name: str, spec: ImageSet, split: str, options: Options) -> tuple[ImageSplit, Tensor | None]:
     """Return a split, and the super-class of each class if there are such."""
     sources = open_split(name, spec.hub, split, options.data_dir)
-    labels = {spec.label: spec.classes, **({spec.coarse: spec.coarse_classes} if spec.coarse else {})}
-    for source in sources:
-        source.check({spec.image: "image", **dict.fromkeys(labels, "integer")}, NAME_COLUMNS)
-    fine, *coarse = (
-        torch.tensor([label for source in sources for label in source.read_labels(column, range(classes))])
-        for column, classes in labels.items()
-    )
-    where = tuple(source.where for source in sources)
     images = _decode(f"{name}-{split}", sources, spec, options)
-    return ImageSplit(fine, where, images), find_families(fine, coarse[0], spec.classes, where) if coarse else None
+
+    def read_labels(column: str, classes: int) -> Tensor:
+        return torch.tensor([n for s in sources for n in s.read_classes(column, range(classes), NAME_COLUMNS)])
+
+    found = ImageSplit(read_labels(spec.label, spec.classes), tuple(source.where for source in sources), images)
+    if spec.coarse is None:
+        return found, None
+    return found, find_families(found, read_labels(spec.coarse, spec.coarse_classes), spec.classes)
 
 
 def _decode(name: str, sources: Sequence[Source], spec: ImageSet, options: Options) -> Tensor:
@@ -144,7 +177,7 @@ def _decode(name: str, sources: Sequence[Source], spec: ImageSet, options: Optio
     size = [options.image_size or side for side in pixels]
 
     def decode() -> dict[str, Tensor]:
-        encoded = (image for source in sources for image in source.read_images(spec.image))
+        encoded = chain.from_iterable(s.read(spec.image, "encoded images (bytes)", NAME_COLUMNS) for s in sources)
         count, mode = sum(source.rows for source in sources), "L" if channels == 1 else "RGB"
         images = decode_images(encoded, count, mode=mode, pixels=(pixels[0], pixels[1]))
         if size != pixels:
@@ -155,13 +188,13 @@ def _decode(name: str, sources: Sequence[Source], spec: ImageSet, options: Optio
     return cached(options.cache, name, identity and (identity, spec.image, spec.shape, size), decode)["images"]
 
 
-def find_families(fine: Tensor, coarse: Tensor, classes: int, where: Sequence[str]) -> Tensor:
-    """Return the super-class of each class, from examples that have both labels."""
+def find_families(split: ImageSplit, coarse: Tensor, classes: int) -> Tensor:
+    """Return the super-class of each class, from those of the examples."""
     families = torch.full((classes,), -1)
-    families[fine] = coarse
-    if not torch.equal(families[fine], coarse):
-        row = int((families[fine] != coarse).nonzero()[0])
-        raise LabelError(f"{', '.join(where)}: class {int(fine[row])} appears with more than one super-class")
+    families[split.labels] = coarse
+    wrong = split.labels[families[split.labels] != coarse].tolist()
+    if wrong:
+        raise LabelError(f"{', '.join(split.sources)}: class {wrong[0]} appears with more than one super-class")
     families[families < 0] = int(coarse.max()) + 1  # classes without examples
     return families
 
@@ -203,3 +236,27 @@ def make_image_task(
         augment=options.augment and bool(augmentation),
         **about,
     )
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Centre and scale each channel; ``mean`` and ``std`` are in the units of the pixels."""
+    centre, scale = (torch.tensor(values, device=images.device)[:, None, None] for values in (mean, std))
+    return images.float().sub_(centre).div_(scale)
+
+
+def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and standard deviation of each channel of ``images``, bytes.
+
+    They are computed from the counts of the 256 values: exact, and without a floating-point copy of the images. A
+    constant channel gets a standard deviation of 1, so that it is centred and not divided by zero.
+    """
+    values = torch.arange(256, dtype=torch.float64)
+    means, stds = [], []
+    for channel in images.unbind(1):
+        parts = [part.flatten().bincount(minlength=256) for part in torch.split(channel, 8192)]
+        counts = torch.stack(parts).sum(0)
+        shares = counts.double() / counts.sum()
+        means.append(shares @ values)
+        std = (shares @ (values - means[-1]) ** 2).sqrt()
+        stds.append(std if std > 0.0 else torch.ones_like(std))
+    return torch.stack(means).float(), torch.stack(stds).float()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from borat._checks import check_count, check_flag, is_number
 
-COMMON = ("data_dir", "cache_dir", "label_noise", "seed", "train_limit", "validation_size", "augment")
+COMMON = ("data_dir", "cache_dir", "seed", "train_limit", "augment")
 """Options of all data sets."""
 
 

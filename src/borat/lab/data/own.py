@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,10 @@ def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool)
     return data_dir
 
 
-def find_classes(labels: Iterable[Any], where: str | Path) -> list[Any]:
+def find_classes(labels: Sequence[Any], where: str | Path) -> list[Any]:
     """Return the different labels, sorted."""
+    if len({type(label) for label in labels}) > 1:
+        raise LabelError(f"{where}: the labels must be all integers or all strings, got both")
     classes = sorted(set(labels))
     if len(classes) < 2:
         raise LabelError(f"{where} must hold at least two classes, got {listed(classes) or 'none'}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from borat.lab.data.errors import CorruptFileError, DataError, MissingDataError, SchemaError
+from borat.lab.data.errors import CorruptFileError, DataError, MissingDataError
 from borat.lab.data.options import Options
 from borat.lab.data.sampling import Purpose, make_generator
-from borat.lab.data.source import Hub, Source, open_split
+from borat.lab.data.source import Hub, open_split
 from borat.lab.data.task import MemorySplit, Task, hold_out, limit, make_task
 
 HUB = Hub("stanfordnlp/snli")
 CLASSES = 3
-COLUMNS = {"premise": "string", "hypothesis": "string", "label": "integer"}
 MARKS = ("<pad>", "<unk>", "<s>", "</s>")
 """Padding, unknown word, start and end of a sentence: the first four words of every vocabulary."""
 PADDING, UNKNOWN, START, END = range(4)
@@ -41,50 +39,11 @@ def tokenize(sentence: str) -> list[str]:
 
 
 @dataclass(eq=False)
-class Sentences:
-    """Sentences of different lengths, concatenated in one tensor of word numbers."""
-
-    tokens: Tensor
-    starts: Tensor
-    lengths: Tensor
-
-    @classmethod
-    def encode(cls, sentences: Iterable[str], numbers: dict[str, int]) -> Sentences:
-        """Number the words of sentences between start and end marks; new words are added to ``numbers``."""
-        coded = [
-            [START, *(numbers.setdefault(word, len(numbers)) for word in tokenize(sentence)), END]
-            for sentence in sentences
-        ]
-        lengths = torch.tensor([len(words) for words in coded])
-        tokens = np.fromiter(chain.from_iterable(coded), np.int32, int(lengths.sum()))
-        return cls(torch.from_numpy(tokens), lengths.cumsum(0) - lengths, lengths)
-
-    def words(self) -> Iterator[int]:
-        """Yield the numbers of all words, sentence by sentence, without marks."""
-        tokens = self.tokens.tolist()
-        for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
-            yield from tokens[start + 1 : start + length - 1]
-
-    def pad(self) -> tuple[Tensor, Tensor]:
-        """Return the sentences as a tensor, (sentences, longest), with padding after their end, and their lengths."""
-        places = torch.arange(int(self.lengths.max()), device=self.lengths.device)
-        inside = places < self.lengths[:, None]
-        tokens = self.tokens[torch.where(inside, self.starts[:, None] + places, 0)].long()
-        return torch.where(inside, tokens, PADDING), self.lengths
-
-    def __getitem__(self, indices: Tensor) -> Sentences:
-        return Sentences(self.tokens, self.starts[indices], self.lengths[indices])
-
-    def to(self, device: torch.device | str) -> Sentences:
-        return Sentences(self.tokens.to(device), self.starts.to(device), self.lengths.to(device))
-
-
-@dataclass(eq=False)
 class PairSplit(MemorySplit):
     """Pairs of sentences; the model is called with both, padded, each followed by the lengths."""
 
-    premises: Sentences
-    hypotheses: Sentences
+    premises: Tensor
+    hypotheses: Tensor
     dropped: int = 0
     """Number of pairs left out because they have no gold label."""
 
@@ -93,12 +52,15 @@ class PairSplit(MemorySplit):
         return ()
 
     def inputs(self, indices: Tensor, draws: Any) -> tuple[Tensor, ...]:
-        return (*self.premises[indices].pad(), *self.hypotheses[indices].pad())
+        padded = []
+        for sentences in (self.premises[indices], self.hypotheses[indices]):
+            lengths = (sentences != PADDING).sum(1)
+            padded += [sentences[:, : int(lengths.max())].long(), lengths]
+        return tuple(padded)
 
-    def renumber(self, numbers: Tensor) -> PairSplit:
-        """Replace each word number by its entry in ``numbers``."""
-        premises, hypotheses = (replace(s, tokens=numbers[s.tokens]) for s in (self.premises, self.hypotheses))
-        return replace(self, premises=premises, hypotheses=hypotheses)
+    def words(self) -> list[int]:
+        """Return the numbers of all words, sentence by sentence, without marks."""
+        return [number for part in (self.premises, self.hypotheses) for number in part[part > END].tolist()]
 
 
 def load_snli(options: Options) -> Task:
@@ -112,22 +74,23 @@ def load_snli(options: Options) -> Task:
     numbers = {mark: number for number, mark in enumerate(MARKS)}
     splits = _read_splits(options, numbers)
     splits["train"] = limit(splits["train"], options.train_limit)
-    words, embeddings = list(numbers), None
     counted = splits.values() if options.glove else [splits["train"]]
-    counts = Counter(
-        number for split in counted for part in (split.premises, split.hypotheses) for number in part.words()
-    )
+    counts = Counter(number for split in counted for number in split.words())
+    words, embeddings = list(numbers), None
     kept = [*range(len(MARKS)), *(number for number, _ in counts.most_common())]
     if options.glove:
         vectors = read_vectors(options.glove, {words[number] for number in kept})
-        kept = [number for number in kept if number < len(MARKS) or words[number] in vectors]
+        kept = [number for number in kept if number <= END or words[number] in vectors]
         embeddings = make_embeddings([words[number] for number in kept], vectors)
     renumbered = torch.full((len(words),), UNKNOWN, dtype=torch.int32)
     renumbered[kept] = torch.arange(len(kept), dtype=torch.int32)
+    for key, split in splits.items():
+        premises, hypotheses = renumbered[split.premises], renumbered[split.hypotheses]
+        splits[key] = replace(split, premises=premises, hypotheses=hypotheses)
     dropped = {", ".join(split.sources): split.dropped for split in splits.values()}
     return make_task(
         "snli",
-        {key: split.renumber(renumbered) for key, split in splits.items()},
+        splits,
         options,
         classes=CLASSES,
         vocabulary=tuple(words[number] for number in kept),
@@ -150,11 +113,9 @@ def _read_splits(options: Options, numbers: dict[str, int]) -> dict[str, PairSpl
 
 def _read(split: str, options: Options, numbers: dict[str, int]) -> PairSplit:
     sources = open_split("snli", HUB, split, options.data_dir)
-    for source in sources:
-        source.check(COLUMNS)
-    labels = torch.tensor([label for source in sources for label in source.read_labels("label", range(-1, CLASSES))])
+    labels = torch.tensor([n for source in sources for n in source.read_classes("label", range(-1, CLASSES))])
     premises, hypotheses = (
-        Sentences.encode(chain.from_iterable(_sentences(source, column) for source in sources), numbers)
+        encode((s for source in sources for _, s in source.read(column, "strings")), numbers)
         for column in ("premise", "hypothesis")
     )
     where = tuple(source.where for source in sources)
@@ -162,11 +123,13 @@ def _read(split: str, options: Options, numbers: dict[str, int]) -> PairSplit:
     return pairs.pick((labels >= 0).nonzero().flatten())
 
 
-def _sentences(source: Source, column: str) -> Iterator[str]:
-    for row, sentence in enumerate(source.read(column)):
-        if sentence is None:
-            raise SchemaError(f"{source.where}: column {column!r}, row {row} has no sentence")
-        yield sentence
+def encode(sentences: Iterable[str], numbers: dict[str, int]) -> Tensor:
+    """Return the numbers of the words of each sentence, between start and end; new words are added to ``numbers``."""
+    coded = [[numbers.setdefault(word, len(numbers)) for word in tokenize(sentence)] for sentence in sentences]
+    padded = np.full((len(coded), max(map(len, coded)) + 2), PADDING, np.int32)
+    for row, words in zip(padded, coded, strict=True):
+        row[: len(words) + 2] = [START, *words, END]
+    return torch.from_numpy(padded)
 
 
 def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
@@ -174,39 +137,30 @@ def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
     if not path.is_file():
         raise MissingDataError(f"the file of word vectors {path} does not exist; it should be in GloVe's text format")
     vectors: dict[str, Tensor] = {}
-    size = 0
-    for line_number, line in enumerate(_lines(path), start=1):
-        size = size or line.count(" ")
-        word, *numbers = line.rsplit(" ", size)  # from the right: a few words of GloVe contain spaces
-        if len(numbers) != size or size == 0:
-            raise CorruptFileError(f"{path}, line {line_number}: expected a word and {size} numbers")
-        if word in words:
-            try:
-                vectors[word] = torch.from_numpy(np.array(numbers, dtype=np.float32))
-            except ValueError as error:
-                raise CorruptFileError(f"{path}, line {line_number}: {error}") from error
+    size = line_number = 0
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            for line_number, line in enumerate(file, start=1):
+                line = line.rstrip("\n ")
+                size = line.count(" ") if line_number == 1 else size
+                word, *numbers = line.rsplit(" ", size)  # a few words of GloVe contain spaces
+                if len(numbers) != size or size == 0:
+                    raise ValueError(f"expected a word and {size} numbers")
+                if word in words:
+                    vectors[word] = torch.from_numpy(np.array(numbers, dtype=np.float32))
+    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+        raise CorruptFileError(f"{path}, line {line_number}: {error}") from error
     if not vectors:
         raise CorruptFileError(f"{path} has a vector for none of the {len(words)} words of the data set")
     return vectors
 
 
-def _lines(path: Path) -> Iterator[str]:
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            for line in file:
-                yield line.rstrip("\n ")
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-        raise CorruptFileError(f"{path} cannot be read as text: {error}") from error
-
-
-def make_embeddings(vocabulary: Iterable[str], vectors: dict[str, Tensor]) -> Tensor:
+def make_embeddings(vocabulary: Sequence[str], vectors: dict[str, Tensor]) -> Tensor:
     """Return a matrix with a row for each word: zero for padding, random for the other marks without a vector."""
     known = torch.stack(list(vectors.values()))
     generator = make_generator(Purpose.EMBEDDING, 0)
     rows = [torch.zeros(known.shape[1])]
-    for word in list(vocabulary)[1:]:
-        if word in vectors:
-            rows.append(vectors[word])
-        else:
-            rows.append(torch.randn(known.shape[1], generator=generator) * known.std())
+    for word in vocabulary[1:]:
+        random = torch.randn(known.shape[1], generator=generator) * known.std() if word not in vectors else None
+        rows.append(vectors[word] if random is None else random)
     return torch.stack(rows)

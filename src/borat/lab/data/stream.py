@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import count, islice
 from typing import Any
 
@@ -14,17 +15,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from borat.lab.data.augment import normalise
-from borat.lab.data.errors import DataError, LabelError, MissingDataError
+from borat.lab.data.errors import LabelError, MissingDataError, SchemaError
+from borat.lab.data.images import normalise
 from borat.lab.data.options import Options
 from borat.lab.data.pixels import decode_image
 from borat.lab.data.sampling import Purpose, derive_seed, make_generator
-from borat.lab.data.source import Hub, Source, library, load_from_hub, open_split
-from borat.lab.data.task import Batch, Description, Plan, Task
+from borat.lab.data.source import Hub, load_from_hub, open_split
+from borat.lab.data.task import Batch, Plan, Task, make_task
 
 HUB = Hub("ILSVRC/imagenet-1k")
 CLASSES = range(1000)
-COLUMNS = {"image": "image", "label": "integer"}
+COLUMNS = ["image", "label"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """The published statistics: measuring them would take a pass over the data."""
 BUFFER = 2048
@@ -46,6 +47,10 @@ class StreamSplit:
     sources: tuple[str, ...]
     crop: int
     device: torch.device | str = "cpu"
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (3, self.crop, self.crop)
 
     def __len__(self) -> int:
         return self.size
@@ -98,47 +103,40 @@ class StreamSplit:
 
 def load_imagenet(options: Options) -> Task:
     """Load ILSVRC 2012: 1.28 million training images and 50,000 for validation. The test labels are not public."""
-    if options.label_noise:
-        raise DataError("label_noise needs the labels in memory, but imagenet is streamed; use label_noise=0")
-    if options.validation_size is not None:
-        raise DataError("imagenet has a validation set of its own; leave out validation_size")
-    crop = options.image_size or 224
-    splits = {split: _open(split, crop, options) for split in ("train", "validation")}
+    splits = {split: _open(split, options) for split in ("train", "validation")}
     train = splits["train"]
     if options.train_limit is not None and options.train_limit < len(train):
         splits["train"] = replace(train, data=train.data.take(options.train_limit), size=options.train_limit)
-    description = Description(
+    return make_task(
         "imagenet",
-        len(CLASSES),
-        (3, crop, crop),
-        sizes={key: len(split) for key, split in splits.items()},
-        sources={key: split.sources for key, split in splits.items()},
+        splits,
+        options,
+        classes=len(CLASSES),
         mean=MEAN,
         std=STD,
         augment=options.augment,
         notes=("streamed; mean and std are the published ones", "the labels of the test set are not public"),
     )
-    return Task(description, splits, options.seed)
 
 
-def _open(split: str, crop: int, options: Options) -> StreamSplit:
+def _open(split: str, options: Options) -> StreamSplit:
     """Open a stream. The labels of local files are all checked now, before training."""
     if options.data_dir is None:
         data = load_from_hub(HUB, split, streaming=True)
-        where = f"hub {HUB.id!r}, split {split!r}"
-        if not data.features or not data.info.splits:
-            raise MissingDataError(f"{where}: the hub does not provide its columns and size")
-        sources = [Source(where, data.info.splits[split].num_examples, data.features.arrow_schema, (), iter)]
+        where: tuple[str, ...] = (f"hub {HUB.id!r}, split {split!r}",)
+        if not data.column_names or not data.info.splits:
+            raise MissingDataError(f"{where[0]}: the hub does not provide its columns and size")
+        size = data.info.splits[split].num_examples
     else:
         sources = open_split("imagenet", HUB, split, options.data_dir)
-    for source in sources:
-        source.check(COLUMNS)
-    if options.data_dir is not None:
         for source in sources:
-            source.read_labels("label", CLASSES)
+            next(source.read("image", "encoded images (bytes)"))
+            source.read_classes("label", CLASSES)
+        where, size = tuple(source.where for source in sources), sum(source.rows for source in sources)
         # load_dataset("parquet") uses the same reader, but waits seconds for the network first
-        files = [source.where for source in sources]
-        data = library("datasets").IterableDataset.from_parquet(files, split="train", columns=list(COLUMNS))
-    data = data.select_columns(list(COLUMNS)).cast_column("image", library("datasets").Image(decode=False))
-    size = sum(source.rows for source in sources)
-    return StreamSplit(data, size, tuple(source.where for source in sources), crop)
+        data = import_module("datasets").IterableDataset.from_parquet(list(where), split="train", columns=COLUMNS)
+    for column in COLUMNS:
+        if column not in data.column_names:
+            raise SchemaError(f"{where[0]} has no column {column!r}, only {', '.join(data.column_names)}")
+    data = data.select_columns(COLUMNS).cast_column("image", import_module("datasets").Image(decode=False))
+    return StreamSplit(data, size, where, options.image_size or 224)

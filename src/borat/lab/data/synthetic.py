@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from borat._checks import check_count
-from borat.lab.data.errors import DataError
 from borat.lab.data.options import Options
 from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.task import Task, VectorSplit, limit, make_task
@@ -36,8 +35,6 @@ def load_separable(options: Options) -> Task:
 
 def load_repeat_copy(options: Options) -> Task:
     """Draw sequences from the seed; labels are the bits of the answer, and -1 in steps that do not count."""
-    if options.label_noise:
-        raise DataError("label_noise switches classes, but repeat_copy has sequences of bits; use label_noise=0")
     held = options.validation_size or SEQUENCES // 8
     drawn = repeat_copy(SEQUENCES + 2 * held, bits=BITS, generator=make_generator(Purpose.SYNTHETIC, options.seed))
     labels = torch.where(drawn.mask.unsqueeze(2) > 0, drawn.targets, -1.0)

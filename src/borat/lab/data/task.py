@@ -26,16 +26,27 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Choice of the batches of a split; see :meth:`Task.batches`."""
+    """Choice of the batches of an epoch.
+
+    Args:
+        batch_size: over all processes. The last batch may be smaller: no example is dropped.
+        epoch: 0, 1, …; each has another order and other augmentations.
+        start: number of the first batch, to resume in the middle of an epoch.
+        seed: of the order and augmentation; by default that of the task.
+        shuffle: by default only the training split is shuffled.
+        augment: by default only the training split is augmented, if the data set is.
+        rank: of this process. Together the processes see the batches of a single one.
+        world_size: number of processes.
+    """
 
     batch_size: int
-    seed: int
-    epoch: int
-    start: int
-    shuffle: bool
-    augment: bool
-    rank: int
-    world_size: int
+    epoch: int = 0
+    start: int = 0
+    seed: int = 0
+    shuffle: bool = False
+    augment: bool = False
+    rank: int = 0
+    world_size: int = 1
 
     def __post_init__(self) -> None:
         check_count("batch_size", self.batch_size)
@@ -63,7 +74,13 @@ class Plan:
 
 
 class Split(Protocol):
-    """One of the training, validation and test sets."""
+    """One of the training, validation and test sets; the shape of an input is empty if it varies."""
+
+    @property
+    def sources(self) -> tuple[str, ...]: ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]: ...
 
     def __len__(self) -> int: ...
 
@@ -84,8 +101,7 @@ class MemorySplit(ABC):
 
     @property
     @abstractmethod
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of an input without the batch; empty if it varies."""
+    def input_shape(self) -> tuple[int, ...]: ...
 
     @abstractmethod
     def inputs(self, indices: Tensor, draws: Any) -> tuple[Tensor, ...]:
@@ -188,47 +204,15 @@ class Task:
     vocabulary: tuple[str, ...] = ()
     embeddings: Tensor | None = None
 
-    def batches(
-        self,
-        split: str,
-        batch_size: int,
-        *,
-        epoch: int = 0,
-        start: int = 0,
-        seed: int | None = None,
-        shuffle: bool | None = None,
-        augment: bool | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> Iterator[Batch]:
-        """Return the batches of one epoch, from batch ``start`` on.
+    def batches(self, split: str, batch_size: int, **choices: Any) -> Iterator[Batch]:
+        """Return the batches of one epoch of a split; ``choices`` are further fields of :class:`Plan`.
 
         The order depends only on the seed and the epoch, the augmentation only on those and on the number of the
         batch: ``batches(..., start=k)`` equals, bit for bit, an iteration from 0 without its first ``k`` batches.
-
-        Args:
-            split: ``"train"``, ``"validation"`` or ``"test"``.
-            batch_size: over all processes. The last batch may be smaller: no example is dropped.
-            epoch: 0, 1, …; each has another order and other augmentations.
-            start: number of the first batch, to resume in the middle of an epoch.
-            seed: of the order and augmentation; by default that of the task.
-            shuffle: by default only the training split is shuffled.
-            augment: by default only the training split is augmented, if the data set is.
-            rank: of this process. Together the processes see the batches of a single one.
-            world_size: number of processes.
         """
         training = split == "train"
-        plan = Plan(
-            batch_size,
-            seed=self.seed if seed is None else seed,
-            epoch=epoch,
-            start=start,
-            shuffle=training if shuffle is None else shuffle,
-            augment=training and self.description.augment if augment is None else augment,
-            rank=rank,
-            world_size=world_size,
-        )
-        return self.split(split).batches(plan)
+        usual = {"seed": self.seed, "shuffle": training, "augment": training and self.description.augment}
+        return self.split(split).batches(Plan(batch_size, **{**usual, **choices}))
 
     def split(self, name: str) -> Split:
         """Return the split of this name."""
@@ -247,7 +231,7 @@ class Task:
 
 def make_task(
     name: str,
-    splits: Mapping[str, MemorySplit],
+    splits: Mapping[str, Split],
     options: Options,
     *,
     classes: int,
@@ -269,7 +253,7 @@ def make_task(
         **description: further fields of :class:`Description`.
     """
     train, switched = splits["train"], 0
-    if options.label_noise:
+    if isinstance(train, MemorySplit) and options.label_noise:
         families = torch.zeros(classes, dtype=torch.int64) if families is None else families
         noisy = switch_labels(train.labels, options.label_noise, families, options.seed)
         switched = int((noisy != train.labels).sum())
