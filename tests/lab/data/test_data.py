@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from borat.lab.data import DATASETS, DataError, load
-from borat.lab.data.images import IMAGE_SETS, Augmentation, channel_statistics
+from borat.lab.data import DATASETS, load
+from borat.lab.data.errors import DataError
+from borat.lab.data.images import IMAGE_SETS, ImageTransform, channel_statistics
 from borat.lab.data.sampling import switch_labels
 from borat.lab.data.source import Hub, load_from_hub
-from borat.lab.data.task import VectorSplit, hold_out, limit
+from borat.lab.data.task import MemorySplit, hold_out, limit
 from data_files import encode, random_images, slow_augmentation, use_hub, write_images
 
 
@@ -71,9 +72,9 @@ def test_image_sets(name, tmp_path):
     assert json.loads(json.dumps(dataclasses.asdict(info)))["name"] == name
 
     train = task.splits["train"]
-    assert train.images.dtype == torch.uint8
+    assert train.tensors[0].dtype == torch.uint8
     assert train.labels.dtype == torch.int64
-    pixels = train.images.double() / 255
+    pixels = train.tensors[0].double() / 255
     torch.testing.assert_close(torch.tensor(info.mean).double(), pixels.mean((0, 2, 3)), atol=1e-6, rtol=0)
     torch.testing.assert_close(torch.tensor(info.std).double(), pixels.std((0, 2, 3), correction=0), atol=1e-6, rtol=0)
 
@@ -89,7 +90,7 @@ def test_image_sets(name, tmp_path):
 def test_every_training_image_is_in_one_split(tmp_path):
     images = write_set("svhn", tmp_path)
     task = load("svhn", data_dir=tmp_path, validation_size=6)
-    train, validation = (task.splits[key].images for key in ("train", "validation"))
+    train, validation = (task.splits[key].tensors[0] for key in ("train", "validation"))
     seen = {i.numpy().tobytes() for i in torch.cat([train, validation])}
     files = np.concatenate([images["train"], images["extra"]]).transpose(0, 3, 1, 2)
     assert seen == {i.tobytes() for i in files}
@@ -100,14 +101,14 @@ def test_every_training_image_is_in_one_split(tmp_path):
 def test_held_out_examples_do_not_depend_on_the_seed(tmp_path):
     write_set("cifar10", tmp_path)
     first, second = (load("cifar10", data_dir=tmp_path, validation_size=5, seed=seed) for seed in (0, 1))
-    assert torch.equal(first.splits["validation"].images, second.splits["validation"].images)
+    assert torch.equal(first.splits["validation"].tensors[0], second.splits["validation"].tensors[0])
 
 
 def test_grey_and_jpeg_images_become_rgb(tmp_path):
     grey = random_images(30, (1, 64, 64))
     for split, rows in (("train", 30), ("valid", 8)):
         write_images(tmp_path / f"{split}.parquet", grey[:rows], "image", {"label": list(range(rows))}, "JPEG")
-    images = load("tiny_imagenet", data_dir=tmp_path).splits["train"].images
+    images = load("tiny_imagenet", data_dir=tmp_path).splits["train"].tensors[0]
     assert images.shape == (30, 3, 64, 64)
     assert torch.equal(images[:, 0], images[:, 1])
 
@@ -119,8 +120,8 @@ def test_cifar100_by_its_superclasses_and_smaller(tmp_path):
     assert (task.description.num_classes, task.description.input_shape) == (20, (3, 8, 8))
     fine = load("cifar100", data_dir=tmp_path, validation_size=5)
     assert torch.equal(task.split("test").labels, fine.split("test").labels // 5)
-    whole = fine.split("test").images.float()
-    assert (task.split("test").images.float().mean((2, 3)) - whole.mean((2, 3))).abs().max() < 10
+    whole = fine.split("test").tensors[0].float()
+    assert (task.split("test").tensors[0].float().mean((2, 3)) - whole.mean((2, 3))).abs().max() < 10
     noisy = load("cifar100", **options, label_noise=1.0)
     assert noisy.description.switched_labels == noisy.description.sizes["train"], "any super-class may be drawn"
 
@@ -184,7 +185,7 @@ def test_decoded_images_are_kept_until_the_file_changes(tmp_path, cache, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("borat.lab.data.images.decode_images", None)  # would fail if called
         second = load("mnist", data_dir=tmp_path, validation_size=5)
-    assert torch.equal(first.splits["train"].images, second.splits["train"].images)
+    assert torch.equal(first.splits["train"].tensors[0], second.splits["train"].tensors[0])
 
     time.sleep(0.01)
     changed = 255 - random_images(30, (1, 28, 28))
@@ -202,7 +203,7 @@ def test_damaged_cache_is_made_again(tmp_path, cache):
     for path in cache.iterdir():
         path.write_bytes(path.read_bytes()[:1000])
     second = load("mnist", data_dir=tmp_path, validation_size=5)
-    assert torch.equal(first.splits["train"].images, second.splits["train"].images)
+    assert torch.equal(first.splits["train"].tensors[0], second.splits["train"].tensors[0])
 
 
 def test_cache_that_cannot_be_written_is_no_error(tmp_path):
@@ -238,7 +239,7 @@ def test_what_the_hub_has_downloaded_is_decoded_once(tmp_path, cache, monkeypatc
     assert len(list(cache.iterdir())) == 2
     monkeypatch.setattr("borat.lab.data.images.decode_images", None)
     second = load("mnist", validation_size=5)
-    assert torch.equal(first.splits["train"].images, second.splits["train"].images)
+    assert torch.equal(first.splits["train"].tensors[0], second.splits["train"].tensors[0])
 
 
 def test_digits():
@@ -371,23 +372,23 @@ def test_bad_plans(cifar, arguments, message):
 
 @pytest.mark.parametrize(("padding", "flips"), [(4, True), (2, False), (0, True)])
 def test_augmentation_against_its_slow_twin(padding, flips):
-    augmentation = Augmentation(padding, flips)
+    transform = ImageTransform(padding=padding, flips=flips)
     images = torch.from_numpy(random_images(64, (3, 8, 6))).permute(0, 3, 1, 2)
-    draw = augmentation.draw(64, torch.Generator().manual_seed(0))
-    batch = augmentation.apply(images, draw)
+    draws = transform.draw(64, torch.Generator().manual_seed(0))
+    batch = transform.augment(images, draws)
     assert batch.dtype == torch.uint8
-    for image, result, (top, left, flip) in zip(images, batch, draw.T.tolist(), strict=True):
+    for image, result, (top, left, flip) in zip(images, batch, draws.T.tolist(), strict=True):
         assert np.array_equal(result, slow_augmentation(image.numpy(), top, left, bool(flip), padding))
 
 
 def test_augmentation_draws_all_crops_and_flips():
-    draw = Augmentation(4, True).draw(20_000, torch.Generator().manual_seed(0))
-    for edges in draw[:2]:
+    draws = ImageTransform(padding=4, flips=True).draw(20_000, torch.Generator().manual_seed(0))
+    for edges in draws[:2]:
         counts = edges.bincount()
         assert len(counts) == 9
         assert (counts - 20_000 / 9).abs().max() < 250
-    assert abs(draw[2].float().mean() - 0.5) < 0.02
-    assert not Augmentation(4, False).draw(100, torch.Generator())[2].any()
+    assert abs(draws[2].float().mean() - 0.5) < 0.02
+    assert not ImageTransform(padding=4).draw(100, torch.Generator())[2].any()
 
 
 def test_statistics_of_a_constant_channel():
@@ -437,10 +438,10 @@ def test_noise_touches_training_labels_only():
 
 
 def test_limits_are_nested_and_holding_out_is_a_partition():
-    split = VectorSplit(torch.arange(100), ("file",), torch.arange(100.0)[:, None])
+    split = MemorySplit(torch.arange(100), ("file",), (torch.arange(100.0)[:, None],))
     rest, held = hold_out(split, 30)
     assert torch.equal(torch.cat([rest.labels, held.labels]).sort().values, split.labels)
-    assert torch.equal(held.features[:, 0].long(), held.labels)
+    assert torch.equal(held.tensors[0][:, 0].long(), held.labels)
     small, large = (set(limit(rest, size).labels.tolist()) for size in (10, 40))
     assert small < large < set(rest.labels.tolist())
     assert len(small) == 10
@@ -461,8 +462,8 @@ def test_image_sets_at_another_size(tmp_path, cache):
     small = load("cifar100", **arguments, image_size=16)
     assert small.description.input_shape == (3, 16, 16)
     assert load("cifar100", **arguments).description.input_shape == (3, 32, 32), "what is kept is kept by size"
-    assert load("cifar100", **arguments, image_size=16).splits["test"].images.equal(small.splits["test"].images)
+    assert load("cifar100", **arguments, image_size=16).splits["test"].tensors[0].equal(small.splits["test"].tensors[0])
     blocks = torch.from_numpy(images["test"]).permute(0, 3, 1, 2).float().unfold(2, 2, 2).unfold(3, 2, 2).mean((4, 5))
-    shrunk = small.splits["test"].images.float()
+    shrunk = small.splits["test"].tensors[0].float()
     alike = torch.corrcoef(torch.stack([blocks.flatten(), shrunk.flatten()]))[0, 1]
     assert alike > 0.9, "each pixel is about the mean of four"

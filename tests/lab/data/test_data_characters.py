@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from borat.lab.config import RunConfig
-from borat.lab.data import CorruptFileError, DataError, MissingDataError, load
+from borat.lab.data import load
 from borat.lab.data.characters import NO_LABEL
+from borat.lab.data.errors import CorruptFileError, DataError, MissingDataError
 from borat.lab.training.objective import Tally, make_objective
 
 LETTERS = "".join(random.Random(0).choices("abc déß\n", k=1003))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from borat.lab.data import CorruptFileError, DataError, LabelError, SchemaError, load
+from borat.lab.data import load
+from borat.lab.data.errors import CorruptFileError, DataError, LabelError, SchemaError
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps
 
-from borat.lab.data import CorruptFileError, DataError, LabelError, MissingDataError, SchemaError, load
+from borat.lab.data import load
+from borat.lab.data.errors import CorruptFileError, DataError, LabelError, MissingDataError, SchemaError
 from data_files import encode, random_images, write_images
 
 
@@ -71,7 +72,9 @@ def test_folders_of_splits(tmp_path, pets):
     assert means(task, "test")[0].tolist() == pytest.approx([40, 200], abs=0.01)
     for name in ("cat", "dog"):
         Image.new("L", (9, 7)).save(tmp_path / "sets" / "test" / name / "grey.png")
-    with pytest.raises(SchemaError, match=r"sets: the images have 6 x 8 pixels in train, 9 x 7 pixels in test; give"):
+    with pytest.raises(
+        SchemaError, match=r"grey.png: the image has 9 x 7 pixels, expected 6 x 8, as the first image; give image_size"
+    ):
         load("images", data_dir=tmp_path / "sets")
 
 
@@ -97,7 +100,7 @@ def only_image(pets, content):
     for number, path in enumerate(sorted(pets.glob("*/*.png"))):
         path.write_bytes(content)
         os.utime(path, (number, number))
-    (first, *_) = load("images", data_dir=pets).split("train").images
+    (first, *_) = load("images", data_dir=pets).split("train").tensors[0]
     return first.numpy()
 
 
@@ -162,9 +165,9 @@ def test_what_an_older_version_kept_is_not_used(pets, monkeypatch):
     expected = only_image(pets, saved(Image.new("LA", (6, 8), (100, 51)), "PNG"))
     for kept in Path(os.environ["BORAT_CACHE"]).iterdir():
         torch.save({"images": torch.zeros(30, 1, 8, 6, dtype=torch.uint8)}, kept)
-    assert not load("images", data_dir=pets).split("train").images.any(), "from the cache"
+    assert not load("images", data_dir=pets).split("train").tensors[0].any(), "from the cache"
     monkeypatch.setattr("borat.lab.data.cache.VERSION", 0)
-    np.testing.assert_array_equal(load("images", data_dir=pets).split("train").images[0], expected)
+    np.testing.assert_array_equal(load("images", data_dir=pets).split("train").tensors[0][0], expected)
 
 
 def move_into(folder, *names):
@@ -266,7 +269,7 @@ def test_parquet_with_other_columns(tmp_path, as_struct, names):
     assert task.description.sizes == {"train": 22, "test": 6, "validation": 2}
     assert f"{names[0]}, {names[1]}" in task.description.notes[0]
     split = task.split("train")
-    for image, label in zip(split.images, split.labels, strict=True):
+    for image, label in zip(split.tensors[0], split.labels, strict=True):
         (row,) = (images == image[0].numpy()).all((1, 2)).nonzero()[0]
         assert label == row % 2
 

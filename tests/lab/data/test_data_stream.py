@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from borat.lab.data import LabelError, load
+from borat.lab.data import load
+from borat.lab.data.errors import LabelError
 from data_files import IMAGE, encode, use_hub, write_images
 
 SIZES = [(40, 60), (50, 40), (32, 32), (64, 33)]

@@ -9,14 +9,7 @@ from typing import Any
 
 from borat.lab.data.characters import load_characters, load_topics
 from borat.lab.data.csv import load_csv
-from borat.lab.data.errors import (
-    CorruptFileError,
-    DataError,
-    LabelError,
-    MissingDataError,
-    SchemaError,
-    UnknownDatasetError,
-)
+from borat.lab.data.errors import DataError
 from borat.lab.data.folders import load_images
 from borat.lab.data.images import IMAGE_SETS, load_digits, load_image_set
 from borat.lab.data.libsvm import LIBSVM_SETS, load_libsvm
@@ -27,21 +20,7 @@ from borat.lab.data.synthetic import load_repeat_copy, load_separable
 from borat.lab.data.task import Batch, Description, Task
 from borat.lab.files import pick
 
-__all__ = [
-    "DATASETS",
-    "FROM_HUB",
-    "Batch",
-    "CorruptFileError",
-    "DataError",
-    "Description",
-    "LabelError",
-    "MissingDataError",
-    "SchemaError",
-    "Task",
-    "UnknownDatasetError",
-    "find_loader",
-    "load",
-]
+__all__ = ["DATASETS", "FROM_HUB", "OWN", "Batch", "Description", "Loader", "Task", "find_loader", "load"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +66,7 @@ def load(name: str = "digits", **options: Any) -> Task:
 
     Raises:
         MissingDataError: a file or folder is missing, or the hub cannot be reached. It is a FileNotFoundError.
-        DataError: the data cannot be used; subclasses say why. It is a ValueError.
+        DataError: the data cannot be used; the subclasses in :mod:`borat.lab.data.errors` say why. It is a ValueError.
 
     Example:
         >>> task = load("digits", flatten=True)
@@ -112,7 +91,4 @@ def load(name: str = "digits", **options: Any) -> Task:
 
 def find_loader(name: str) -> Loader:
     """Return the loader of a data set."""
-    try:
-        return DATASETS[pick("data set", name, DATASETS)]
-    except ValueError as error:
-        raise UnknownDatasetError(str(error)) from None
+    return DATASETS[pick("data set", name, DATASETS)]

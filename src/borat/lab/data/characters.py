@@ -35,10 +35,6 @@ class CharacterSplit:
     window: int
     sources: tuple[str, ...]
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.window,)
-
     def __len__(self) -> int:
         """Return the number of whole windows."""
         return (len(self.tokens) - 1) // self.window
@@ -81,6 +77,7 @@ def load_characters(options: Options) -> Task:
         "text",
         _split(tokens, where, options),
         options,
+        input_shape=(options.window or WINDOW,),
         classes=len(alphabet),
         alphabet=alphabet,
         checksum=hashlib.sha256(text.encode()).hexdigest(),

@@ -15,7 +15,7 @@ from torch import Tensor
 from borat.lab.data.errors import CorruptFileError, DataError, LabelError, SchemaError
 from borat.lab.data.options import Options
 from borat.lab.data.own import checksum, find_classes, find_path, name_classes, number_labels, split_off
-from borat.lab.data.task import Task, VectorSplit, limit, make_task
+from borat.lab.data.task import MemorySplit, Task, limit, make_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,15 +36,19 @@ def load_csv(options: Options) -> Task:
     features = _features(path, table.drop(columns=column))
     classes = find_classes(names, f"{path}: column {column!r}")
     labels = number_labels([(str(path), name) for name in names], classes)
-    splits = split_off({"train": VectorSplit(labels, (str(path),), features)}, classes, options, path)
+    splits = split_off({"train": MemorySplit(labels, (str(path),), (features,))}, classes, options, path)
     splits["train"] = limit(splits["train"], options.train_limit)
-    mean, std = splits["train"].features.mean(0), splits["train"].features.std(0, correction=0)
+    (train,) = splits["train"].tensors
+    mean, std = train.mean(0), train.std(0, correction=0)
     std = torch.where(std > 0.0, std, 1.0)
+    for key, split in splits.items():
+        standard = (split.tensors[0] - mean) / std  # in float64: in float32, times in seconds are all the same
+        splits[key] = replace(split, tensors=(standard.float(),))
     return make_task(
         "csv",
-        # in float64 until here: in float32, times in seconds are all the same
-        {key: replace(split, features=((split.features - mean) / std).float()) for key, split in splits.items()},
+        splits,
         options,
+        input_shape=(features.shape[1],),
         classes=len(classes),
         checksum=checksum(features, labels),
         notes=(name_classes(classes),),

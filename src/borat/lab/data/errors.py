@@ -11,10 +11,6 @@ class DataError(ValueError):
     """The data cannot be used with the given options."""
 
 
-class UnknownDatasetError(DataError):
-    """No data set has this name."""
-
-
 class SchemaError(DataError):
     """A column is missing or holds values of another type."""
 

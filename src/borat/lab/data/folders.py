@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
 
 from borat.lab.data.cache import cached, identify
-from borat.lab.data.errors import DataError, MissingDataError, SchemaError
-from borat.lab.data.images import NAME_COLUMNS, ImageSplit, make_image_task
+from borat.lab.data.errors import DataError, MissingDataError
+from borat.lab.data.images import NAME_COLUMNS, make_image_task
 from borat.lab.data.options import Options
 from borat.lab.data.own import checksum, find_classes, find_path, listed, name_classes, number_labels, split_off
 from borat.lab.data.pixels import decode_images
 from borat.lab.data.source import open_files
-from borat.lab.data.task import Task
+from borat.lab.data.task import MemorySplit, Task
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,19 @@ def load_images(options: Options) -> Task:
     folder = find_path("images", options.data_dir, wanted=WANTED, is_folder=True)
     found = _find_parquet(folder, options) or _find_class_folders(folder, options)
     classes = find_classes([label for _, label in found["train"].labels], folder)
-    splits = _unify({split: _decode(split, files, classes, options) for split, files in found.items()}, folder)
+    labels = {split: number_labels(files.labels, classes) for split, files in found.items()}
+    sizes = [len(numbers) for numbers in labels.values()]
+    encoded = chain.from_iterable(files.read() for files in found.values())
+    tensors = cached(
+        options.cache,
+        "images",
+        (tuple(files.identity for files in found.values()), options.image_size, options.image_column),
+        lambda: {"images": decode_images(encoded, sum(sizes), side=options.image_size)},
+    )
+    splits = {
+        split: MemorySplit(labels[split], tuple(dict.fromkeys(files.sources)), (pixels,))
+        for (split, files), pixels in zip(found.items(), torch.split(tensors["images"], sizes), strict=True)
+    }
     notes = [name_classes(classes)]
     if skipped := [path for files in found.values() for path in files.skipped]:
         count = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
@@ -61,34 +74,9 @@ def load_images(options: Options) -> Task:
         split_off(splits, classes, options, folder),
         options,
         classes=len(classes),
-        checksum=checksum(*(tensor for split in splits.values() for tensor in (split.images, split.labels))),
+        checksum=checksum(*(tensor for split in splits.values() for tensor in (*split.tensors, split.labels))),
         notes=tuple(notes),
     )
-
-
-def _decode(split: str, files: ImageFiles, classes: list[Any], options: Options) -> ImageSplit:
-    labels = number_labels(files.labels, classes)
-    tensors = cached(
-        options.cache,
-        f"images-{split}",
-        (files.identity, options.image_size, options.image_column),
-        lambda: {"images": decode_images(files.read(), len(labels), side=options.image_size)},
-    )
-    return ImageSplit(labels, tuple(dict.fromkeys(files.sources)), tensors["images"])
-
-
-def _unify(splits: dict[str, ImageSplit], folder: Path) -> dict[str, ImageSplit]:
-    """Give all splits three channels if one has; their sizes must be the same."""
-    shapes = {split: tuple(found.images.shape) for split, found in splits.items()}
-    sizes = {split: f"{width} x {height}" for split, (_, _, height, width) in shapes.items()}
-    if len({*sizes.values()}) > 1:
-        got = ", ".join(f"{size} pixels in {split}" for split, size in sizes.items())
-        raise SchemaError(f"{folder}: the images have {got}; give image_size to scale all of them")
-    channels = max(shape[1] for shape in shapes.values())
-    return {
-        split: replace(found, images=found.images.expand(-1, channels, -1, -1).contiguous())
-        for split, found in splits.items()
-    }
 
 
 def _by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:

@@ -16,25 +16,29 @@ from borat.lab.data.cache import cached
 from borat.lab.data.errors import DataError, LabelError
 from borat.lab.data.options import Options
 from borat.lab.data.pixels import decode_images
-from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.source import Hub, Source, open_split
-from borat.lab.data.task import MemorySplit, Plan, Task, hold_out, limit, make_task
+from borat.lab.data.task import MemorySplit, Task, Transform, hold_out, limit, make_task
 
 NAME_COLUMNS = "; give image_column and label_column to read others"
 
 
 @dataclass(frozen=True)
-class Augmentation:
-    """Random crops of the image padded with ``padding`` black pixels on each side, and random horizontal flips.
+class ImageTransform(Transform):
+    """Augmentation and normalisation of images, (examples, channels, height, width), on their device.
 
-    A padding of 0 disables crops. ``flips`` is off for data whose mirror images have other classes, such as digits.
+    Args:
+        mean: of each channel, in the units of the pixels.
+        std: standard deviation of each channel.
+        flatten: return images as vectors.
+        padding: black pixels on each side of an image before a random crop; 0 disables crops.
+        flips: flip horizontally at random. Off for data whose mirror images have other classes, such as digits.
     """
 
+    mean: Sequence[float] = ()
+    std: Sequence[float] = ()
+    flatten: bool = False
     padding: int = 0
     flips: bool = False
-
-    def __bool__(self) -> bool:
-        return self.padding > 0 or self.flips
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw random numbers for ``count`` images, (3, count): top and left edge of the crop, and whether to flip."""
@@ -42,8 +46,13 @@ class Augmentation:
         flips = torch.randint(2 if self.flips else 1, (1, count), generator=generator)
         return torch.cat([edges, flips])
 
-    def apply(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Crop and flip ``images``, (count, channels, height, width), as drawn. They stay bytes."""
+    def __call__(self, tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
+        images = tensors[0] if draws is None else self.augment(tensors[0], draws.to(tensors[0].device))
+        images = normalise(images, self.mean, self.std)
+        return (images.flatten(1) if self.flatten else images,)
+
+    def augment(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Crop and flip images as drawn. They stay bytes."""
         top, left, flip = draws[:, :, None]
         count, channels, height, width = images.shape
         rows = top + torch.arange(height, device=images.device)
@@ -55,43 +64,13 @@ class Augmentation:
         return padded.gather(2, places.view(count, 1, -1).expand(-1, channels, -1)).view_as(images)
 
 
-NO_AUGMENTATION = Augmentation()
-FLIPS_AND_CROPS = Augmentation(padding=4, flips=True)
-
-
-@dataclass(eq=False)
-class ImageSplit(MemorySplit):
-    """Images as bytes, (examples, channels, height, width): augmented and normalised batch by batch."""
-
-    images: Tensor
-    mean: Sequence[float] = ()
-    std: Sequence[float] = ()
-    augmentation: Augmentation = NO_AUGMENTATION
-    flatten: bool = False
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return tuple((self.images[0].flatten() if self.flatten else self.images[0]).shape)
-
-    def draw(self, count: int, number: int, plan: Plan) -> Any:
-        if not plan.augment:
-            return None
-        return self.augmentation.draw(count, make_generator(Purpose.AUGMENTATION, plan.seed, plan.epoch, number))
-
-    def inputs(self, indices: Tensor, draws: Any) -> tuple[Tensor, ...]:
-        images = self.images[indices]
-        if draws is not None:
-            images = self.augmentation.apply(images, draws.to(images.device))
-        images = normalise(images, self.mean, self.std)
-        return (images.flatten(1) if self.flatten else images,)
-
-
 @dataclass(frozen=True)
 class ImageSet:
     """An image data set: its place on the hub, its contents, and its use in the paper.
 
     ``held_out`` training examples make the validation set. If it is None, the data set has one, and the labels of its
-    test set are not public. With ``extra``, a split of that name joins the training set.
+    test set are not public. With ``extra``, a split of that name joins the training set. With ``augment``, training
+    images are flipped, and cropped after a padding of 4 pixels.
     """
 
     hub: Hub
@@ -103,15 +82,13 @@ class ImageSet:
     coarse_classes: int = 0
     held_out: int | None = None
     extra: bool = False
-    augmentation: Augmentation = NO_AUGMENTATION
+    augment: bool = False
 
 
 IMAGE_SETS = {
     "mnist": ImageSet(Hub("ylecun/mnist"), (1, 28, 28), 10, held_out=10_000),
     "fashion_mnist": ImageSet(Hub("zalando-datasets/fashion_mnist"), (1, 28, 28), 10, held_out=10_000),
-    "cifar10": ImageSet(
-        Hub("uoft-cs/cifar10"), (3, 32, 32), 10, image="img", held_out=5_000, augmentation=FLIPS_AND_CROPS
-    ),
+    "cifar10": ImageSet(Hub("uoft-cs/cifar10"), (3, 32, 32), 10, image="img", held_out=5_000, augment=True),
     "cifar100": ImageSet(
         Hub("uoft-cs/cifar100"),
         (3, 32, 32),
@@ -121,12 +98,10 @@ IMAGE_SETS = {
         coarse="coarse_label",
         coarse_classes=20,
         held_out=5_000,
-        augmentation=FLIPS_AND_CROPS,
+        augment=True,
     ),
     "svhn": ImageSet(Hub("ufldl-stanford/svhn", "cropped_digits"), (3, 32, 32), 10, held_out=6_000, extra=True),
-    "tiny_imagenet": ImageSet(
-        Hub("zh-plus/tiny-imagenet", validation="valid"), (3, 64, 64), 200, augmentation=FLIPS_AND_CROPS
-    ),
+    "tiny_imagenet": ImageSet(Hub("zh-plus/tiny-imagenet", validation="valid"), (3, 64, 64), 200, augment=True),
 }
 
 
@@ -148,17 +123,15 @@ def load_image_set(name: str, options: Options) -> Task:
         notes = ()
     if spec.extra:
         extra, _ = _read(name, spec, "extra", options)
-        splits["train"] = ImageSplit(
-            torch.cat([train.labels, extra.labels]),
-            train.sources + extra.sources,
-            torch.cat([train.images, extra.images]),
-        )
+        images = torch.cat([*train.tensors, *extra.tensors])
+        labels = torch.cat([train.labels, extra.labels])
+        splits["train"] = MemorySplit(labels, train.sources + extra.sources, (images,))
     return make_image_task(
-        name, splits, options, classes=spec.classes, augmentation=spec.augmentation, families=families, notes=notes
+        name, splits, options, augment=spec.augment, classes=spec.classes, families=families, notes=notes
     )
 
 
-def _read(name: str, spec: ImageSet, split: str, options: Options) -> tuple[ImageSplit, Tensor | None]:
+def _read(name: str, spec: ImageSet, split: str, options: Options) -> tuple[MemorySplit, Tensor | None]:
     """Return a split, and the super-class of each class if there are such."""
     sources = open_split(name, spec.hub, split, options.data_dir)
     images = _decode(f"{name}-{split}", sources, spec, options)
@@ -166,7 +139,8 @@ def _read(name: str, spec: ImageSet, split: str, options: Options) -> tuple[Imag
     def read_labels(column: str, classes: int) -> Tensor:
         return torch.tensor([n for s in sources for n in s.read_classes(column, range(classes), NAME_COLUMNS)])
 
-    found = ImageSplit(read_labels(spec.label, spec.classes), tuple(source.where for source in sources), images)
+    where = tuple(source.where for source in sources)
+    found = MemorySplit(read_labels(spec.label, spec.classes), where, (images,))
     if spec.coarse is None:
         return found, None
     return found, find_families(found, read_labels(spec.coarse, spec.coarse_classes), spec.classes)
@@ -188,7 +162,7 @@ def _decode(name: str, sources: Sequence[Source], spec: ImageSet, options: Optio
     return cached(options.cache, name, identity and (identity, spec.image, spec.shape, size), decode)["images"]
 
 
-def find_families(split: ImageSplit, coarse: Tensor, classes: int) -> Tensor:
+def find_families(split: MemorySplit, coarse: Tensor, classes: int) -> Tensor:
     """Return the super-class of each class, from those of the examples."""
     families = torch.full((classes,), -1)
     families[split.labels] = coarse
@@ -205,7 +179,7 @@ def load_digits(options: Options) -> Task:
 
     images, labels = datasets.load_digits(return_X_y=True)
     pixels = torch.as_tensor(images).to(torch.uint8).view(-1, 1, 8, 8)
-    rest, test = hold_out(ImageSplit(torch.as_tensor(labels), ("scikit-learn",), pixels), len(labels) // 5)
+    rest, test = hold_out(MemorySplit(torch.as_tensor(labels), ("scikit-learn",), (pixels,)), len(labels) // 5)
     train, validation = hold_out(rest, options.validation_size or 180)
     splits = {"train": train, "validation": validation, "test": test}
     return make_image_task("digits", splits, options, classes=10, white=16)
@@ -213,27 +187,27 @@ def load_digits(options: Options) -> Task:
 
 def make_image_task(
     name: str,
-    splits: Mapping[str, ImageSplit],
+    splits: Mapping[str, MemorySplit],
     options: Options,
     *,
-    augmentation: Augmentation = NO_AUGMENTATION,
+    augment: bool = False,
     white: int = 255,
     **about: Any,
 ) -> Task:
     """Return a task of images, normalised by the statistics of the training split; see :func:`make_task`."""
     train = limit(splits["train"], options.train_limit)
-    mean, std = channel_statistics(train.images)
-    common: dict[str, Any] = {"mean": mean.tolist(), "std": std.tolist(), "flatten": bool(options.flatten)}
+    (images,) = train.tensors
+    mean, std = channel_statistics(images)
+    augmentation: dict[str, Any] = {"padding": 4, "flips": True} if augment else {}
+    transform = ImageTransform(mean.tolist(), std.tolist(), bool(options.flatten), **augmentation)
     return make_task(
         name,
-        {
-            key: dataclasses.replace(split, augmentation=augmentation, **common)
-            for key, split in {**splits, "train": train}.items()
-        },
+        {key: dataclasses.replace(split, transform=transform) for key, split in {**splits, "train": train}.items()},
         options,
+        input_shape=(images[0].numel(),) if options.flatten else tuple(images.shape[1:]),
         mean=tuple((mean / white).tolist()),
         std=tuple((std / white).tolist()),
-        augment=options.augment and bool(augmentation),
+        augment=options.augment and augment,
         **about,
     )
 

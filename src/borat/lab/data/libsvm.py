@@ -12,7 +12,7 @@ from torch import Tensor
 from borat.lab.data.cache import cached, identify
 from borat.lab.data.errors import CorruptFileError, LabelError, MissingDataError
 from borat.lab.data.options import Options
-from borat.lab.data.task import Task, VectorSplit, hold_out, limit, make_task
+from borat.lab.data.task import MemorySplit, Task, hold_out, limit, make_task
 
 SUFFIXES = ("", ".txt", ".bz2", ".txt.bz2", ".gz")
 
@@ -60,7 +60,7 @@ def load_libsvm(name: str, options: Options) -> Task:
         notes = (f"there is no test file: a fifth of {path} is held out",)
     train, validation = hold_out(train, options.validation_size or len(train) // 10)
     splits = {"train": limit(train, options.train_limit), "validation": validation, "test": test}
-    return make_task(name, splits, options, classes=2, notes=notes)
+    return make_task(name, splits, options, input_shape=(LIBSVM_SETS[name].features,), classes=2, notes=notes)
 
 
 def find_file(stems: tuple[str, ...], folder: Path) -> Path | None:
@@ -68,7 +68,7 @@ def find_file(stems: tuple[str, ...], folder: Path) -> Path | None:
     return next((path for stem in stems for suffix in SUFFIXES if (path := folder / (stem + suffix)).is_file()), None)
 
 
-def read_split(name: str, path: Path, options: Options, classes: Tensor | None = None) -> tuple[VectorSplit, Tensor]:
+def read_split(name: str, path: Path, options: Options, classes: Tensor | None = None) -> tuple[MemorySplit, Tensor]:
     """Read a file, or its cached tensors, and return the split and the two classes, by default those of the file."""
     tensors = cached(options.cache, name, identify(path), lambda: read_file(path, LIBSVM_SETS[name].features))
     labels = tensors["labels"]
@@ -80,7 +80,7 @@ def read_split(name: str, path: Path, options: Options, classes: Tensor | None =
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise LabelError(f"{path}, line {row + 1}: the label {labels[row]:g} is not one of {classes.tolist()}")
-    return VectorSplit((labels == classes[1]).long(), (str(path),), tensors["features"]), classes
+    return MemorySplit((labels == classes[1]).long(), (str(path),), (tensors["features"],)), classes
 
 
 def read_file(path: Path, features: int) -> dict[str, Tensor]:

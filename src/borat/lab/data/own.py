@@ -13,7 +13,7 @@ from torch import Tensor
 from borat.lab.data.errors import DataError, LabelError, MissingDataError
 from borat.lab.data.options import Options
 from borat.lab.data.sampling import sample_each_class
-from borat.lab.data.task import S, hold_out
+from borat.lab.data.task import MemorySplit, hold_out
 
 SHARES = {"test": 1 / 5, "validation": 1 / 10}
 """Shares of the remaining training examples for splits without files, in this order."""
@@ -53,7 +53,9 @@ def number_labels(labels: Sequence[tuple[str, Any]], classes: Sequence[Any]) -> 
     return torch.tensor([indices[label] for _, label in labels])
 
 
-def split_off(splits: Mapping[str, S], classes: Sequence[Any], options: Options, where: Path) -> dict[str, S]:
+def split_off(
+    splits: Mapping[str, MemorySplit], classes: Sequence[Any], options: Options, where: Path
+) -> dict[str, MemorySplit]:
     """Hold out training examples for the validation and test splits that are missing."""
     splits, train = dict(splits), splits["train"]
     missing = [name for name in SHARES if name not in splits]

@@ -6,9 +6,8 @@ import gzip
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from borat.lab.data.errors import CorruptFileError, DataError, MissingDataError
 from borat.lab.data.options import Options
 from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.source import Hub, open_split
-from borat.lab.data.task import MemorySplit, Task, hold_out, limit, make_task
+from borat.lab.data.task import MemorySplit, Task, Transform, hold_out, limit, make_task
 
 HUB = Hub("stanfordnlp/snli")
 CLASSES = 3
@@ -38,45 +37,73 @@ def tokenize(sentence: str) -> list[str]:
     return TOKEN.findall(sentence.lower())
 
 
-@dataclass(eq=False)
-class PairSplit(MemorySplit):
-    """Pairs of sentences; the model is called with both, padded, each followed by the lengths."""
+class PadPairs(Transform):
+    """Cut the padding of a batch of pairs to its longest sentences; each is followed by the lengths."""
 
-    premises: Tensor
-    hypotheses: Tensor
-    dropped: int = 0
-    """Number of pairs left out because they have no gold label."""
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return ()
-
-    def inputs(self, indices: Tensor, draws: Any) -> tuple[Tensor, ...]:
-        padded = []
-        for sentences in (self.premises[indices], self.hypotheses[indices]):
+    def __call__(self, tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
+        inputs = []
+        for sentences in tensors:
             lengths = (sentences != PADDING).sum(1)
-            padded += [sentences[:, : int(lengths.max())].long(), lengths]
-        return tuple(padded)
+            inputs += [sentences[:, : int(lengths.max())].long(), lengths]
+        return tuple(inputs)
 
-    def words(self) -> list[int]:
-        """Return the numbers of all words, sentence by sentence, without marks."""
-        return [number for part in (self.premises, self.hypotheses) for number in part[part > END].tolist()]
+
+@dataclass
+class Corpus:
+    """Reader of SNLI's files; words are numbered in the order of their appearance, after the marks."""
+
+    options: Options
+    numbers: dict[str, int] = field(default_factory=lambda: {mark: number for number, mark in enumerate(MARKS)})
+    notes: list[str] = field(default_factory=list)
+
+    def read_splits(self) -> dict[str, MemorySplit]:
+        origin, size = self.options.train_split or "train", self.options.validation_size
+        if origin not in ("train", "validation"):
+            raise DataError(f"train_split must be 'train' or 'validation', got {origin!r}")
+        train = self.read(origin)
+        if origin == "train" and size is None:
+            validation = self.read("validation")
+        else:
+            train, validation = hold_out(train, size or len(train) // 10)
+        return {"train": train, "validation": validation, "test": self.read("test")}
+
+    def read(self, split: str) -> MemorySplit:
+        """Read a split, without the pairs that have no gold label (label -1)."""
+        sources = open_split("snli", HUB, split, self.options.data_dir)
+        labels = torch.tensor([n for source in sources for n in source.read_classes("label", range(-1, CLASSES))])
+        premises, hypotheses = (
+            self.encode(sentence for source in sources for _, sentence in source.read(column, "strings"))
+            for column in ("premise", "hypothesis")
+        )
+        where = tuple(source.where for source in sources)
+        self.notes.append(f"{', '.join(where)}: {int((labels < 0).sum())} pairs without a gold label are left out")
+        pairs = MemorySplit(labels, where, (premises, hypotheses), PadPairs())
+        return pairs.pick((labels >= 0).nonzero().flatten())
+
+    def encode(self, sentences: Iterable[str]) -> Tensor:
+        """Return the numbers of each sentence's words, (sentences, longest), between start and end."""
+        numbers = self.numbers
+        coded = [[numbers.setdefault(word, len(numbers)) for word in tokenize(sentence)] for sentence in sentences]
+        padded = np.full((len(coded), max(map(len, coded)) + 2), PADDING, np.int32)
+        for row, words in zip(padded, coded, strict=True):
+            row[: len(words) + 2] = [START, *words, END]
+        return torch.from_numpy(padded)
 
 
 def load_snli(options: Options) -> Task:
-    """Load the Stanford Natural Language Inference corpus, without the pairs that have no gold label (label -1).
+    """Load the Stanford Natural Language Inference corpus.
 
     ``train_split="validation"`` trains on the small validation split, of which a tenth is then held out.
 
     The vocabulary holds the words of the training sentences. With ``glove``, it holds the words of all splits that have
     a vector: InferSent does not train the vectors, so a word that occurs in no training sentence has its meaning, too.
     """
-    numbers = {mark: number for number, mark in enumerate(MARKS)}
-    splits = _read_splits(options, numbers)
+    corpus = Corpus(options)
+    splits = corpus.read_splits()
     splits["train"] = limit(splits["train"], options.train_limit)
     counted = splits.values() if options.glove else [splits["train"]]
-    counts = Counter(number for split in counted for number in split.words())
-    words, embeddings = list(numbers), None
+    counts = Counter(number for split in counted for part in split.tensors for number in part[part > END].tolist())
+    words, embeddings = list(corpus.numbers), None
     kept = [*range(len(MARKS)), *(number for number, _ in counts.most_common())]
     if options.glove:
         vectors = read_vectors(options.glove, {words[number] for number in kept})
@@ -85,51 +112,17 @@ def load_snli(options: Options) -> Task:
     renumbered = torch.full((len(words),), UNKNOWN, dtype=torch.int32)
     renumbered[kept] = torch.arange(len(kept), dtype=torch.int32)
     for key, split in splits.items():
-        premises, hypotheses = renumbered[split.premises], renumbered[split.hypotheses]
-        splits[key] = replace(split, premises=premises, hypotheses=hypotheses)
-    dropped = {", ".join(split.sources): split.dropped for split in splits.values()}
+        splits[key] = replace(split, tensors=tuple(renumbered[part] for part in split.tensors))
     return make_task(
         "snli",
         splits,
         options,
+        input_shape=(),
         classes=CLASSES,
         vocabulary=tuple(words[number] for number in kept),
         embeddings=embeddings,
-        notes=tuple(f"{where}: {count} pairs without a gold label are left out" for where, count in dropped.items()),
+        notes=tuple(corpus.notes),
     )
-
-
-def _read_splits(options: Options, numbers: dict[str, int]) -> dict[str, PairSplit]:
-    origin = options.train_split or "train"
-    if origin not in ("train", "validation"):
-        raise DataError(f"train_split must be 'train' or 'validation', got {origin!r}")
-    train = _read(origin, options, numbers)
-    if origin == "train" and options.validation_size is None:
-        validation = _read("validation", options, numbers)
-    else:
-        train, validation = hold_out(train, options.validation_size or len(train) // 10)
-    return {"train": train, "validation": validation, "test": _read("test", options, numbers)}
-
-
-def _read(split: str, options: Options, numbers: dict[str, int]) -> PairSplit:
-    sources = open_split("snli", HUB, split, options.data_dir)
-    labels = torch.tensor([n for source in sources for n in source.read_classes("label", range(-1, CLASSES))])
-    premises, hypotheses = (
-        encode((s for source in sources for _, s in source.read(column, "strings")), numbers)
-        for column in ("premise", "hypothesis")
-    )
-    where = tuple(source.where for source in sources)
-    pairs = PairSplit(labels, where, premises, hypotheses, dropped=int((labels < 0).sum()))
-    return pairs.pick((labels >= 0).nonzero().flatten())
-
-
-def encode(sentences: Iterable[str], numbers: dict[str, int]) -> Tensor:
-    """Return the numbers of the words of each sentence, between start and end; new words are added to ``numbers``."""
-    coded = [[numbers.setdefault(word, len(numbers)) for word in tokenize(sentence)] for sentence in sentences]
-    padded = np.full((len(coded), max(map(len, coded)) + 2), PADDING, np.int32)
-    for row, words in zip(padded, coded, strict=True):
-        row[: len(words) + 2] = [START, *words, END]
-    return torch.from_numpy(padded)
 
 
 def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:

@@ -48,10 +48,6 @@ class StreamSplit:
     crop: int
     device: torch.device | str = "cpu"
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (3, self.crop, self.crop)
-
     def __len__(self) -> int:
         return self.size
 
@@ -111,6 +107,7 @@ def load_imagenet(options: Options) -> Task:
         "imagenet",
         splits,
         options,
+        input_shape=(3, train.crop, train.crop),
         classes=len(CLASSES),
         mean=MEAN,
         std=STD,

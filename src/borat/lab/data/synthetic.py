@@ -10,7 +10,7 @@ from torch import Tensor
 from borat._checks import check_count
 from borat.lab.data.options import Options
 from borat.lab.data.sampling import Purpose, make_generator
-from borat.lab.data.task import Task, VectorSplit, limit, make_task
+from borat.lab.data.task import MemorySplit, Task, limit, make_task
 
 SEPARABLE, FEATURES, MARGIN = 1000, 20, 0.1
 SEQUENCES, BITS = 4096, 4
@@ -30,7 +30,8 @@ def load_separable(options: Options) -> Task:
     inputs = torch.randn(SEPARABLE + 2 * held, FEATURES, generator=generator)
     side = torch.where(inputs @ hidden >= 0.0, 1.0, -1.0)
     inputs = inputs + MARGIN * side[:, None] * hidden
-    return make_task("separable", _split(inputs, (side > 0.0).long(), held, options), options, classes=2)
+    splits = _split(inputs, (side > 0.0).long(), held, options)
+    return make_task("separable", splits, options, input_shape=(FEATURES,), classes=2)
 
 
 def load_repeat_copy(options: Options) -> Task:
@@ -39,11 +40,12 @@ def load_repeat_copy(options: Options) -> Task:
     drawn = repeat_copy(SEQUENCES + 2 * held, bits=BITS, generator=make_generator(Purpose.SYNTHETIC, options.seed))
     labels = torch.where(drawn.mask.unsqueeze(2) > 0, drawn.targets, -1.0)
     splits = _split(drawn.inputs, labels, held, options)
-    return make_task("repeat_copy", splits, options, classes=labels.shape[2], sequences=True)
+    shape = (drawn.inputs.shape[2],)
+    return make_task("repeat_copy", splits, options, input_shape=shape, classes=labels.shape[2], sequences=True)
 
 
-def _split(inputs: Tensor, labels: Tensor, held: int, options: Options) -> dict[str, VectorSplit]:
-    whole = VectorSplit(labels, (f"made from seed {options.seed}",), inputs)
+def _split(inputs: Tensor, labels: Tensor, held: int, options: Options) -> dict[str, MemorySplit]:
+    whole = MemorySplit(labels, (f"made from seed {options.seed}",), (inputs,))
     validation, test, train = map(whole.pick, torch.arange(len(labels)).tensor_split([held, 2 * held]))
     return {"train": limit(train, options.train_limit), "validation": validation, "test": test}
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -74,13 +72,10 @@ class Plan:
 
 
 class Split(Protocol):
-    """One of the training, validation and test sets; the shape of an input is empty if it varies."""
+    """One of the training, validation and test sets."""
 
     @property
     def sources(self) -> tuple[str, ...]: ...
-
-    @property
-    def input_shape(self) -> tuple[int, ...]: ...
 
     def __len__(self) -> int: ...
 
@@ -89,27 +84,29 @@ class Split(Protocol):
     def to(self, device: torch.device | str) -> Split: ...
 
 
+class Transform:
+    """Preparation of the model's inputs from tensors of examples; the base class does nothing."""
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor | None:
+        """Draw random numbers, (numbers, count), to augment a batch of ``count`` examples."""
+        return None
+
+    def __call__(self, tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
+        """Return the inputs of the model, augmented if there are ``draws``."""
+        return tensors
+
+
 @dataclass(eq=False)
-class MemorySplit(ABC):
-    """A split in memory; fields that hold one entry per example can be indexed by a tensor and moved to a device."""
+class MemorySplit:
+    """A split in memory: labels, and tensors that are prepared batch by batch; all have one entry per example."""
 
     labels: Tensor
     sources: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    transform: Transform = field(default_factory=Transform)
 
     def __len__(self) -> int:
         return len(self.labels)
-
-    @property
-    @abstractmethod
-    def input_shape(self) -> tuple[int, ...]: ...
-
-    @abstractmethod
-    def inputs(self, indices: Tensor, draws: Any) -> tuple[Tensor, ...]:
-        """Return the model's inputs for these examples."""
-
-    def draw(self, count: int, number: int, plan: Plan) -> Any:
-        """Draw random numbers for batch ``number`` of ``count`` examples, of shape (…, count); None by default."""
-        return None
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         """Yield all examples once, the last batch possibly smaller. The order depends only on the seed and epoch."""
@@ -117,27 +114,24 @@ class MemorySplit(ABC):
         if plan.shuffle:
             order = torch.randperm(len(self), generator=make_generator(Purpose.ORDER, plan.seed, plan.epoch))
         for number, chosen, share in plan.cut(order):
-            indices = chosen[share].to(self.labels.device)
-            draws = self.draw(len(chosen), number, plan)
-            yield Batch(self.inputs(indices, None if draws is None else draws[:, share]), self.labels[indices])
+            draws = None
+            if plan.augment:
+                generator = make_generator(Purpose.AUGMENTATION, plan.seed, plan.epoch, number)
+                draws = self.transform.draw(len(chosen), generator)
+            batch = self.pick(chosen[share].to(self.labels.device))
+            yield Batch(self.transform(batch.tensors, None if draws is None else draws[:, share]), batch.labels)
 
-    def pick(self, indices: Tensor) -> Self:
+    def pick(self, indices: Tensor) -> MemorySplit:
         """Return a split of some of the examples."""
-        return self._map(lambda value: value[indices])
+        tensors = tuple(tensor[indices] for tensor in self.tensors)
+        return replace(self, labels=self.labels[indices], tensors=tensors)
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> MemorySplit:
         """Return the same split on ``device``."""
-        return self._map(lambda value: value.to(device))
-
-    def _map(self, change: Any) -> Self:
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{name: change(v) for name, v in values.items() if hasattr(v, "to")})
+        return replace(self, labels=self.labels.to(device), tensors=tuple(tensor.to(device) for tensor in self.tensors))
 
 
-S = TypeVar("S", bound=MemorySplit)
-
-
-def hold_out(split: S, size: int) -> tuple[S, S]:
+def hold_out(split: MemorySplit, size: int) -> tuple[MemorySplit, MemorySplit]:
     """Split at random into the examples that remain and ``size`` held-out ones, the same in every run."""
     if size >= len(split):
         where = ", ".join(split.sources)
@@ -146,23 +140,9 @@ def hold_out(split: S, size: int) -> tuple[S, S]:
     return split.pick(rest), split.pick(held)
 
 
-def limit(split: S, size: int | None) -> S:
+def limit(split: MemorySplit, size: int | None) -> MemorySplit:
     """Pick at most ``size`` examples at random, the same in every run; a smaller choice is part of a larger one."""
     return split if size is None or size >= len(split) else split.pick(sample(Purpose.SUBSET, len(split), size)[0])
-
-
-@dataclass(eq=False)
-class VectorSplit(MemorySplit):
-    """Feature vectors, or sequences of them, used as they are."""
-
-    features: Tensor
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return (self.features.shape[-1],)
-
-    def inputs(self, indices: Tensor, draws: Any) -> tuple[Tensor, ...]:
-        return (self.features[indices],)
 
 
 @dataclass(frozen=True)
@@ -226,7 +206,7 @@ class Task:
 
     def to(self, device: torch.device | str) -> Task:
         """Return the same task with its splits on ``device``, where the batches are then made."""
-        return dataclasses.replace(self, splits={name: split.to(device) for name, split in self.splits.items()})
+        return replace(self, splits={name: split.to(device) for name, split in self.splits.items()})
 
 
 def make_task(
@@ -234,6 +214,7 @@ def make_task(
     splits: Mapping[str, Split],
     options: Options,
     *,
+    input_shape: tuple[int, ...],
     classes: int,
     families: Tensor | None = None,
     vocabulary: tuple[str, ...] = (),
@@ -246,6 +227,7 @@ def make_task(
         name: of the data set.
         splits: train, validation and, if its labels are public, test.
         options: as the loader received them.
+        input_shape: of an input without the batch; empty if it varies.
         classes: number of classes.
         families: super-class of each class, in which label noise stays.
         vocabulary: words of the inputs.
@@ -257,11 +239,11 @@ def make_task(
         families = torch.zeros(classes, dtype=torch.int64) if families is None else families
         noisy = switch_labels(train.labels, options.label_noise, families, options.seed)
         switched = int((noisy != train.labels).sum())
-        train = dataclasses.replace(train, labels=noisy)
+        train = replace(train, labels=noisy)
     about = Description(
         name,
         classes,
-        train.input_shape,
+        input_shape,
         sizes={key: len(split) for key, split in splits.items()},
         sources={key: split.sources for key, split in splits.items()},
         label_noise=options.label_noise,

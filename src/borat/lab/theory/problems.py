@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from borat.lab.data import load
-from borat.lab.data.task import VectorSplit
+from borat.lab.data.task import MemorySplit
 
 BatchLoss = Callable[[Tensor], Tensor]
 """Loss of one batch at a point."""
@@ -153,10 +153,11 @@ def _separate(name: str, data_dir: Path, limit: int | None) -> tuple[Tensor, Ten
     """Return the examples times their signs, with a constant feature, and a separator with margin 1."""
     task = load(name, data_dir=data_dir, train_limit=limit)
     split = task.splits["train"]
-    if not isinstance(split, VectorSplit) or task.description.num_classes != 2:
+    shape, classes = task.description.input_shape, task.description.num_classes
+    if not isinstance(split, MemorySplit) or len(shape) != 1 or classes != 2:
         raise ValueError(f"name must be a data set of vectors in two classes, such as mushrooms or w8a, got {name!r}")
     signs = 2.0 * split.labels.double() - 1.0
-    examples = torch.cat([split.features.double(), torch.ones(len(signs), 1, dtype=torch.float64)], 1)
+    examples = torch.cat([split.tensors[0].double(), torch.ones(len(signs), 1, dtype=torch.float64)], 1)
     machine = LinearSVC(C=1.0, dual=False, fit_intercept=False).fit(examples.numpy(), signs.numpy())
     separator = torch.from_numpy(machine.coef_[0])
     signed = signs.unsqueeze(1) * examples
