@@ -304,7 +304,7 @@ def test_bad_word_vectors(tmp_path, content, message):
     (b"+1 1:1\n-1 2:nan\n", CorruptFileError, "line 2: a feature is not a finite number"),
     (b"+1 1:1\n-1 2:1\n", DataError, "a9a has no examples for the split"),
     (b"", CorruptFileError, "a9a"),
-    (b"1 1:1\n2 2:1\n3 2:1\n", LabelError, r"expected labels of two classes, found \[1.0, 2.0, 3.0\]"),
+    (b"1 1:1\n2 2:1\n3 2:1\n", LabelError, r"line 2: the label 2 is not one of \(-1, 1\)"),
 ])  # fmt: skip
 def test_bad_libsvm_file(tmp_path, content, kind, message):
     (tmp_path / "a9a").write_bytes(content)
@@ -323,7 +323,7 @@ def test_truncated_bzip2(tmp_path):
 def test_libsvm_test_labels(tmp_path):
     (tmp_path / "a9a").write_text("+1 1:1\n-1 2:1\n" * 10)
     (tmp_path / "a9a.t").write_text("+1 1:1\n0 2:1\n")
-    with pytest.raises(LabelError, match=r"a9a\.t, line 2: the label 0 is not one of \[-1.0, 1.0\]"):
+    with pytest.raises(LabelError, match=r"a9a\.t, line 2: the label 0 is not one of \(-1, 1\)"):
         load("a9a", data_dir=tmp_path)
 
 

@@ -19,15 +19,16 @@ SUFFIXES = ("", ".txt", ".bz2", ".txt.bz2", ".gz")
 
 @dataclass(frozen=True)
 class LibsvmSet:
-    """Number of features, and possible names of the training and test files without their suffix."""
+    """Number of features, possible names of the training and test files without their suffix, and the two labels."""
 
     features: int
     train: tuple[str, ...]
     test: tuple[str, ...] = ()
+    labels: tuple[int, int] = (-1, 1)
 
 
 LIBSVM_SETS = {
-    "mushrooms": LibsvmSet(112, ("mushrooms",)),
+    "mushrooms": LibsvmSet(112, ("mushrooms",), labels=(1, 2)),
     "a9a": LibsvmSet(123, ("a9a",), ("a9a.t",)),
     "w8a": LibsvmSet(300, ("w8a",), ("w8a.t",)),
     "ijcnn1": LibsvmSet(22, ("ijcnn1", "ijcnn1.trn"), ("ijcnn1.t", "ijcnn1.tst")),
@@ -35,7 +36,7 @@ LIBSVM_SETS = {
 
 
 def load_libsvm(name: str, options: Options) -> Task:
-    """Load one of :data:`LIBSVM_SETS` as dense vectors, with 0 for the smaller of the file's two labels and 1.
+    """Load one of :data:`LIBSVM_SETS` as dense vectors, with the labels 0 and 1.
 
     If there is no test file, a fifth of the examples is held out, and the description says so. A tenth of the rest is
     the validation set.
@@ -45,22 +46,22 @@ def load_libsvm(name: str, options: Options) -> Task:
         raise MissingDataError(f"{name} is read from local files: get them from LIBSVM's page and give their data_dir")
     if not folder.is_dir():
         raise MissingDataError(f"the folder {folder} does not exist; it should hold {name}'s LIBSVM files")
-    stems, test_stems = LIBSVM_SETS[name].train, LIBSVM_SETS[name].test
+    spec = LIBSVM_SETS[name]
+    notes: list[str] = []
     places = (folder, folder / "libsvm", folder / name)
-    path = next((file for place in places if (file := find_file(stems, place))), None)
+    path = next((file for place in places if (file := find_file(spec.train, place))), None)
     if path is None:
-        names = ", ".join(stem + suffix for stem in stems for suffix in SUFFIXES)
+        names = ", ".join(stem + suffix for stem in spec.train for suffix in SUFFIXES)
         raise MissingDataError(f"{folder} has none of {names}; get {name} from LIBSVM's page")
-    notes: tuple[str, ...] = ()
-    train, classes = read_split(name, path, options)
-    if test_path := find_file(test_stems, path.parent):
-        test, _ = read_split(name, test_path, options, classes)
+    train = read_split(name, path, options)
+    if test_path := find_file(spec.test, path.parent):
+        test = read_split(name, test_path, options)
     else:
         train, test = hold_out(train, len(train) // 5)
-        notes = (f"there is no test file: a fifth of {path} is held out",)
+        notes.append(f"there is no test file: a fifth of {path} is held out")
     train, validation = hold_out(train, options.validation_size or len(train) // 10)
     splits = {"train": limit(train, options.train_limit), "validation": validation, "test": test}
-    return make_task(name, splits, options, input_shape=(LIBSVM_SETS[name].features,), classes=2, notes=notes)
+    return make_task(name, splits, options, input_shape=(spec.features,), classes=2, notes=tuple(notes))
 
 
 def find_file(stems: tuple[str, ...], folder: Path) -> Path | None:
@@ -68,19 +69,14 @@ def find_file(stems: tuple[str, ...], folder: Path) -> Path | None:
     return next((path for stem in stems for suffix in SUFFIXES if (path := folder / (stem + suffix)).is_file()), None)
 
 
-def read_split(name: str, path: Path, options: Options, classes: Tensor | None = None) -> tuple[MemorySplit, Tensor]:
-    """Read a file, or its cached tensors, and return the split and the two classes, by default those of the file."""
-    tensors = cached(options.cache, name, identify(path), lambda: read_file(path, LIBSVM_SETS[name].features))
-    labels = tensors["labels"]
-    if classes is None:
-        classes = torch.unique(labels)
-        if len(classes) != 2:
-            raise LabelError(f"{path}: expected labels of two classes, found {classes.tolist()[:10]}")
-    wrong = ~torch.isin(labels, classes)
-    if wrong.any():
-        row = int(wrong.nonzero()[0])
-        raise LabelError(f"{path}, line {row + 1}: the label {labels[row]:g} is not one of {classes.tolist()}")
-    return MemorySplit((labels == classes[1]).long(), (str(path),), (tensors["features"],)), classes
+def read_split(name: str, path: Path, options: Options) -> MemorySplit:
+    """Read a file, or its cached tensors."""
+    spec = LIBSVM_SETS[name]
+    tensors = cached(options.cache, name, identify(path), lambda: read_file(path, spec.features))
+    for row, label in enumerate(tensors["labels"].tolist(), start=1):
+        if label not in spec.labels:
+            raise LabelError(f"{path}, line {row}: the label {label:g} is not one of {spec.labels}")
+    return MemorySplit((tensors["labels"] == spec.labels[1]).long(), (str(path),), (tensors["features"],))
 
 
 def read_file(path: Path, features: int) -> dict[str, Tensor]:

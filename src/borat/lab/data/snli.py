@@ -113,16 +113,8 @@ def load_snli(options: Options) -> Task:
     renumbered[kept] = torch.arange(len(kept), dtype=torch.int32)
     for key, split in splits.items():
         splits[key] = replace(split, tensors=tuple(renumbered[part] for part in split.tensors))
-    return make_task(
-        "snli",
-        splits,
-        options,
-        input_shape=(),
-        classes=CLASSES,
-        vocabulary=tuple(words[number] for number in kept),
-        embeddings=embeddings,
-        notes=tuple(corpus.notes),
-    )
+    task = make_task("snli", splits, options, input_shape=(), classes=CLASSES, notes=tuple(corpus.notes))
+    return replace(task, vocabulary=tuple(words[number] for number in kept), embeddings=embeddings)
 
 
 def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from borat._checks import check_count
 from borat.lab.data.options import Options
 from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.task import MemorySplit, Task, limit, make_task
 
 SEPARABLE, FEATURES, MARGIN = 1000, 20, 0.1
-SEQUENCES, BITS = 4096, 4
+SEQUENCES = 4096
 REPEATS_SCALE = 10.0
 """Divisor of the number of repeats in the inputs."""
 
@@ -35,13 +32,18 @@ def load_separable(options: Options) -> Task:
 
 
 def load_repeat_copy(options: Options) -> Task:
-    """Draw sequences from the seed; labels are the bits of the answer, and -1 in steps that do not count."""
+    """Return sequences of the repeat-copy task, drawn from the seed."""
     held = options.validation_size or SEQUENCES // 8
-    drawn = repeat_copy(SEQUENCES + 2 * held, bits=BITS, generator=make_generator(Purpose.SYNTHETIC, options.seed))
-    labels = torch.where(drawn.mask.unsqueeze(2) > 0, drawn.targets, -1.0)
-    splits = _split(drawn.inputs, labels, held, options)
-    shape = (drawn.inputs.shape[2],)
-    return make_task("repeat_copy", splits, options, input_shape=shape, classes=labels.shape[2], sequences=True)
+    generator = make_generator(Purpose.SYNTHETIC, options.seed)
+    inputs, labels = repeat_copy(SEQUENCES + 2 * held, generator=generator)
+    return make_task(
+        "repeat_copy",
+        _split(inputs, labels, held, options),
+        options,
+        input_shape=(inputs.shape[2],),
+        classes=labels.shape[2],
+        sequences=True,
+    )
 
 
 def _split(inputs: Tensor, labels: Tensor, held: int, options: Options) -> dict[str, MemorySplit]:
@@ -50,44 +52,31 @@ def _split(inputs: Tensor, labels: Tensor, held: int, options: Options) -> dict[
     return {"train": limit(train, options.train_limit), "validation": validation, "test": test}
 
 
-class RepeatCopy(NamedTuple):
-    """Sequences of the repeat-copy task: inputs and targets of shape (batch, steps, channels), and their mask."""
-
-    inputs: Tensor
-    targets: Tensor
-    mask: Tensor
-    """Of shape (batch, steps): one in steps whose target counts."""
-
-
 def repeat_copy(
-    batch_size: int = 16,
+    count: int,
     *,
     bits: int = 4,
     length: tuple[int, int] = (1, 2),
     repeats: tuple[int, int] = (1, 2),
     generator: torch.Generator | None = None,
-) -> RepeatCopy:
-    """Draw a batch of the repeat-copy task (Graves et al., 2016): repeat a pattern several times, then end.
+) -> tuple[Tensor, Tensor]:
+    """Draw sequences of the repeat-copy task (Graves et al., 2016): repeat a pattern several times, then end.
 
-    The inputs have two channels beside those of the bits: a one in the first step, and the scaled number of repeats in
-    the step after the pattern. The targets have one: a one in the last step. The defaults are those of the authors.
+    Return inputs and labels of shape (count, steps, channels). The inputs have two channels beside those of the bits:
+    a one in the first step, and the scaled number of repeats in the step after the pattern. The labels have one: a one
+    in the last step. They are -1 in steps that do not count. The defaults are those of the authors.
 
     Args:
-        batch_size: number of sequences; shorter ones are padded by zeros.
+        count: number of sequences; shorter ones are padded by zeros.
         bits: of each vector of the pattern.
         length: smallest and largest length of the pattern.
         repeats: smallest and largest number of repeats.
         generator: source of randomness.
     """
-    for name, value in (("batch_size", batch_size), ("bits", bits)):
-        check_count(name, value)
-    for name, (low, high) in (("length", length), ("repeats", repeats)):
-        if not 1 <= low <= high:
-            raise ValueError(f"{name} must be (smallest, largest) with 1 <= smallest <= largest, got {(low, high)!r}")
-    pattern = torch.randint(2, (batch_size, length[1], bits), generator=generator).float()
-    lengths = torch.randint(length[0], length[1] + 1, (batch_size, 1), generator=generator)
-    times = torch.randint(repeats[0], repeats[1] + 1, (batch_size, 1), generator=generator)
-    step = torch.arange(int((lengths * (times + 1)).max()) + 3).expand(batch_size, -1)
+    pattern = torch.randint(2, (count, length[1], bits), generator=generator).float()
+    lengths = torch.randint(length[0], length[1] + 1, (count, 1), generator=generator)
+    times = torch.randint(repeats[0], repeats[1] + 1, (count, 1), generator=generator)
+    step = torch.arange(int((lengths * (times + 1)).max()) + 3).expand(count, -1)
     answer = step - lengths - 2  # step of the answer, which starts after the request
     asked, answered = (step >= 1) & (step <= lengths), (answer >= 0) & (answer < lengths * times)
 
@@ -96,8 +85,6 @@ def repeat_copy(
         return pattern.gather(1, index) * where.unsqueeze(2)
 
     start, ask, end = step == 0, (step == lengths + 1) * times / REPEATS_SCALE, answer == lengths * times
-    return RepeatCopy(
-        inputs=torch.cat((pattern_at(step - 1, asked), start.unsqueeze(2), ask.unsqueeze(2)), 2),
-        targets=torch.cat((pattern_at(answer % lengths, answered), end.unsqueeze(2)), 2),
-        mask=(answered | end).float(),
-    )
+    inputs = torch.cat((pattern_at(step - 1, asked), start.unsqueeze(2), ask.unsqueeze(2)), 2)
+    targets = torch.cat((pattern_at(answer % lengths, answered), end.unsqueeze(2)), 2)
+    return inputs, torch.where((answered | end).unsqueeze(2), targets, -1.0)

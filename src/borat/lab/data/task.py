@@ -217,8 +217,6 @@ def make_task(
     input_shape: tuple[int, ...],
     classes: int,
     families: Tensor | None = None,
-    vocabulary: tuple[str, ...] = (),
-    embeddings: Tensor | None = None,
     **description: Any,
 ) -> Task:
     """Return a task of these splits, with the label noise that ``options`` asks for.
@@ -230,8 +228,6 @@ def make_task(
         input_shape: of an input without the batch; empty if it varies.
         classes: number of classes.
         families: super-class of each class, in which label noise stays.
-        vocabulary: words of the inputs.
-        embeddings: a vector for each word.
         **description: further fields of :class:`Description`.
     """
     train, switched = splits["train"], 0
@@ -250,4 +246,4 @@ def make_task(
         switched_labels=switched,
         **description,
     )
-    return Task(about, {**splits, "train": train}, options.seed, vocabulary, embeddings)
+    return Task(about, {**splits, "train": train}, options.seed)

@@ -28,7 +28,6 @@ class GPT(nn.Module):
         layers: number of blocks.
         width: channels of a character.
         input_shape: (characters in a window,), the longest context.
-        classes: number of different characters.
         dropout: of the embeddings, and at the end of each half of a block.
     """
 
@@ -103,7 +102,6 @@ class NGram(nn.Module):
         context: number of characters that a prediction depends on; zeros stand before the first of a window.
         width: of the hidden layer.
         input_shape: (characters in a window,).
-        classes: number of different characters.
         dropout: of the hidden layer.
     """
 

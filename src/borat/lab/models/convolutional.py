@@ -19,8 +19,6 @@ class CNN(nn.Module):
     """Two 3x3 convolutions with batch normalisation and pooling, then a hidden layer: minutes on a CPU.
 
     Args:
-        input_shape: (channels, height, width) of an image.
-        classes: number of scores.
         dropout: before the classifier.
         hidden: width of the hidden layer.
     """
@@ -72,12 +70,7 @@ class DeepNetwork(nn.Module):
 
 
 class ResNet18(DeepNetwork):
-    """The residual network with 18 layers for ImageNet (He, Zhang, Ren and Sun, 2016).
-
-    Args:
-        input_shape: (channels, height, width) of an image.
-        classes: number of scores.
-    """
+    """The residual network with 18 layers for ImageNet (He, Zhang, Ren and Sun, 2016)."""
 
     def __init__(self, *, input_shape: Sequence[int], classes: int) -> None:
         channels = 64
@@ -121,8 +114,6 @@ class WideResNet(DeepNetwork):
     Args:
         depth: 6n + 4, for n blocks in each stage.
         width: the factor k of the channels.
-        input_shape: (channels, height, width) of an image.
-        classes: number of scores.
         dropout: between the two convolutions of each block (0.4 for SVHN).
     """
 
@@ -170,8 +161,6 @@ class DenseNet(DeepNetwork):
     Args:
         depth: 6n + 4, for n layers in each block.
         growth: channels that each layer adds.
-        input_shape: (channels, height, width) of an image.
-        classes: number of scores.
         dropout: after each convolution but the first.
     """
 

@@ -19,7 +19,6 @@ class InferSent(nn.Module):
     Args:
         hidden: units of the LSTM in each direction.
         input_shape: (words in the vocabulary, dimension of an embedding).
-        classes: number of scores.
         embeddings: matrix of shape ``input_shape``; random by default, for trials without GloVe.
         fully_connected: width of the classifier's two hidden layers.
         dropout: before each layer of the classifier.

@@ -9,12 +9,7 @@ from torch import Tensor, nn
 
 
 class LogisticRegression(nn.Module):
-    """One linear layer on the flattened input; it starts at zero, as good as any start of a convex problem.
-
-    Args:
-        input_shape: shape of one input.
-        classes: number of scores; 2 for a binary problem.
-    """
+    """One linear layer on the flattened input; it starts at zero, as good as any start of a convex problem."""
 
     def __init__(self, *, input_shape: Sequence[int], classes: int) -> None:
         super().__init__()
@@ -32,8 +27,6 @@ class MLP(nn.Module):
 
     Args:
         widths: of the hidden layers.
-        input_shape: shape of one input.
-        classes: number of scores.
         dropout: after each hidden layer.
         batch_norm: normalise before each rectifier; this replaces the biases.
     """
