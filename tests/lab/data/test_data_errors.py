@@ -75,7 +75,7 @@ def test_bad_options(options, message):
 
 
 def test_missing_folder(tmp_path):
-    with pytest.raises(MissingDataError, match=re.escape(f"the folder {tmp_path / 'no'} does not exist")):
+    with pytest.raises(MissingDataError, match=re.escape(f"{tmp_path / 'no'} does not exist; data_dir must be")):
         read(tmp_path / "no")
 
 
@@ -330,7 +330,9 @@ def test_libsvm_test_labels(tmp_path):
 def test_missing_libsvm_file(tmp_path):
     with pytest.raises(MissingDataError, match=r"has none of w8a, w8a\.txt, w8a\.bz2"):
         load("w8a", data_dir=tmp_path)
-    with pytest.raises(MissingDataError, match="no does not exist"):
+    with pytest.raises(
+        MissingDataError, match="no does not exist; data_dir must be a folder of its files from LIBSVM's page for w8a"
+    ):
         load("w8a", data_dir=tmp_path / "no")
     with pytest.raises(MissingDataError, match="w8a is read from local files"):
         load("w8a")

@@ -231,7 +231,7 @@ def test_what_is_left_out_is_noted(pets, caplog):
     (pets / "dog" / "8").write_text("without a suffix")
     shutil.copy(pets / "dog" / "00.png", pets / "loose.png")
     task = load("images", data_dir=pets)
-    assert task.description.notes[1].startswith(f"skipped 3 files, such as {pets / 'loose.png'}")
+    assert task.description.notes[1].startswith(f"skipped 3 files, such as {pets / 'cat' / '7.heic'}")
     assert task.description.sizes == {"train": 21, "validation": 3, "test": 6}
 
 
@@ -376,7 +376,7 @@ def test_bad_images(pets, change, kind, message):
 
 
 def test_where_images_are_looked_for(tmp_path, pets):
-    with pytest.raises(MissingDataError, match="images reads your own data: give data_dir"):
+    with pytest.raises(MissingDataError, match="images is read from local files: give data_dir"):
         load("images")
     with pytest.raises(MissingDataError, match=r"nowhere does not exist; data_dir must be a folder that holds"):
         load("images", data_dir=tmp_path / "nowhere")

@@ -463,7 +463,7 @@ def test_dropout_of_infersent(pairs):
 @pytest.mark.parametrize("lengths", [[0, 1, 1, 1], [1, 1, 1, 6], [1, 1, 1]])
 def test_wrong_lengths(infersent, pairs, lengths):
     premise, _, hypothesis, n = pairs
-    with pytest.raises(ValueError, match=r"lengths must hold a number of words from 1 to 5 for each of 4 sentences"):
+    with pytest.raises(ValueError, match=r"lengths must be 4 integers from 1 to 5, got"):
         infersent(premise, torch.tensor(lengths), hypothesis, n)
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from borat.lab.data.errors import CorruptFileError, DataError
 from borat.lab.data.options import Options
-from borat.lab.data.own import find_path
 from borat.lab.data.sampling import Purpose, make_generator
+from borat.lab.data.source import find_path
 from borat.lab.data.task import Batch, Plan, Task, make_task
 
 WINDOW = 64

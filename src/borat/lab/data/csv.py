@@ -14,7 +14,8 @@ from torch import Tensor
 
 from borat.lab.data.errors import CorruptFileError, DataError, LabelError, SchemaError
 from borat.lab.data.options import Options
-from borat.lab.data.own import checksum, find_classes, find_path, name_classes, number_labels, split_off
+from borat.lab.data.own import checksum, find_classes, name_classes, number_labels, split_off
+from borat.lab.data.source import find_path
 from borat.lab.data.task import MemorySplit, Task, limit, make_task
 
 if TYPE_CHECKING:

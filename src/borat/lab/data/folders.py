@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from borat.lab.data.cache import cached, identify
 from borat.lab.data.errors import DataError, MissingDataError
 from borat.lab.data.images import NAME_COLUMNS, make_image_task
 from borat.lab.data.options import Options
-from borat.lab.data.own import checksum, find_classes, find_path, listed, name_classes, number_labels, split_off
+from borat.lab.data.own import checksum, find_classes, listed, name_classes, number_labels, split_off
 from borat.lab.data.pixels import decode_images
-from borat.lab.data.source import open_files
+from borat.lab.data.source import Source, find_path, open_files
 from borat.lab.data.task import MemorySplit, Task
 
 logger = logging.getLogger(__name__)
@@ -32,51 +32,55 @@ SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx")
 WANTED = "a folder that holds a folder of images for each class, or parquet files"
 
 
-@dataclass(frozen=True)
-class ImageFiles:
-    """One split on disk; labels and encoded images come with their places, for messages."""
-
-    sources: Iterable[str]
-    identity: tuple[Any, ...]
-    labels: list[tuple[str, Any]]
-    read: Callable[[], Iterable[tuple[str, bytes | None]]]
-    skipped: Sequence[Path] = ()
-
-
 def load_images(options: Options) -> Task:
     """Load images of one size, or scaled to one by ``image_size``, in grey or in colour.
 
     If there is no test or validation split, a fifth and then a tenth of the images of each class are held out.
     """
-    folder = find_path("images", options.data_dir, wanted=WANTED, is_folder=True)
-    found = _find_parquet(folder, options) or _find_class_folders(folder, options)
-    classes = find_classes([label for _, label in found["train"].labels], folder)
-    labels = {split: number_labels(files.labels, classes) for split, files in found.items()}
+    folder = find_path("images", options.data_dir, wanted=WANTED)
+    found = _find_parquet(folder) or _find_class_folders(folder, options)
+    image, label = options.image_column or "image", options.label_column or "label"
+
+    def read(split: str, column: str, expected: str) -> Iterator[tuple[str, Any]]:
+        return chain.from_iterable(source.read(column, expected, NAME_COLUMNS) for source in found[split])
+
+    next(read("train", image, "encoded images (bytes)"))  # a wrong column is an error before all labels are read
+    named = {split: list(read(split, label, "integers or strings")) for split in found}
+    classes = find_classes([name for _, name in named["train"]], folder)
+    labels = {split: number_labels(names, classes) for split, names in named.items()}
     sizes = [len(numbers) for numbers in labels.values()]
-    encoded = chain.from_iterable(files.read() for files in found.values())
+    encoded = chain.from_iterable(read(split, image, "encoded images (bytes)") for split in found)
+    identity = [(split, source.identity) for split, sources in found.items() for source in sources]
     tensors = cached(
         options.cache,
         "images",
-        (tuple(files.identity for files in found.values()), options.image_size, options.image_column),
+        (identity, options.image_size, image),
         lambda: {"images": decode_images(encoded, sum(sizes), side=options.image_size)},
     )
     splits = {
-        split: MemorySplit(labels[split], tuple(dict.fromkeys(files.sources)), (pixels,))
-        for (split, files), pixels in zip(found.items(), torch.split(tensors["images"], sizes), strict=True)
+        split: MemorySplit(labels[split], tuple(source.where for source in sources), (pixels,))
+        for (split, sources), pixels in zip(found.items(), torch.split(tensors["images"], sizes), strict=True)
     }
-    notes = [name_classes(classes)]
-    if skipped := [path for files in found.values() for path in files.skipped]:
-        count = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
-        notes.append(f"skipped {count}, such as {skipped[0]}: only images in the folder of a class are read")
-        logger.info(notes[-1])
     return make_image_task(
         "images",
         split_off(splits, classes, options, folder),
         options,
         classes=len(classes),
         checksum=checksum(*(tensor for split in splits.values() for tensor in (*split.tensors, split.labels))),
-        notes=tuple(notes),
+        notes=(name_classes(classes), *_note_skipped(folder, chain.from_iterable(found.values()))),
     )
+
+
+def _note_skipped(folder: Path, sources: Iterable[Source]) -> list[str]:
+    """Return, and log, a note about files that are not read, if images are in class folders."""
+    read = {path for source in sources for path in source.files}
+    files = [path for path in _visible(folder.rglob("*"), folder) if read and path.is_file() and path not in read]
+    if not files:
+        return []
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    note = f"skipped {count}, such as {files[0]}: only images in the folder of a class are read"
+    logger.info(note)
+    return [note]
 
 
 def _by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:
@@ -105,7 +109,7 @@ def _subfolders(folder: Path) -> list[Path]:
     return [path for path in _visible(folder.iterdir(), folder) if path.is_dir()]
 
 
-def _find_class_folders(folder: Path, options: Options) -> dict[str, ImageFiles]:
+def _find_class_folders(folder: Path, options: Options) -> dict[str, list[Source]]:
     for name in ("image_column", "label_column"):
         if getattr(options, name) is not None:
             raise DataError(f"{name} is for parquet files, but {folder} has none")
@@ -126,31 +130,28 @@ def _find_class_folders(folder: Path, options: Options) -> dict[str, ImageFiles]
     return {split: _list_images(path) for split, paths in groups.items() for path in paths}
 
 
-def _list_images(folder: Path) -> ImageFiles:
+def _list_images(folder: Path) -> list[Source]:
     """List the images in the class folders of ``folder``."""
-    suffixes = {*Image.registered_extensions()}
-    images: list[tuple[Path, str]] = []
-    skipped = [p for p in _visible(folder.iterdir(), folder) if p.suffix.lower() in suffixes and p.is_file()]
+    classes = []
     for subfolder in _subfolders(folder):
-        files = [path for path in _visible(subfolder.rglob("*"), subfolder) if path.is_file()]
-        found = [(path, subfolder.name) for path in files if path.suffix.lower() in suffixes]
-        if not found:
+        suffixes = Image.registered_extensions()
+        files = [path for path in _visible(subfolder.rglob("*"), subfolder) if path.suffix.lower() in suffixes]
+        if not files:
             raise DataError(f"{subfolder} holds no image; each folder in {folder} must be a class of images")
-        images += found
-        skipped += [path for path in files if path.suffix.lower() not in suffixes]
-    if not images:
+        identity = tuple(identify(path) for path in files)
+        values = partial(_class_values, subfolder.name, files)
+        classes.append(Source(str(subfolder), len(files), ("image", "label"), identity, values, files))
+    if not classes:
         held = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
         raise MissingDataError(f"data_dir must be {WANTED}; {folder} holds {held}")
-    return ImageFiles(
-        [str(path.parent) for path, _ in images],
-        tuple(identify(path) for path, _ in images),
-        [(str(path), label) for path, label in images],
-        lambda: ((str(path), path.read_bytes()) for path, _ in images),
-        skipped,
-    )
+    return classes
 
 
-def _find_parquet(folder: Path, options: Options) -> dict[str, ImageFiles]:
+def _class_values(name: str, files: Sequence[Path], column: str) -> Iterator[Any]:
+    return (path.read_bytes() if column == "image" else name for path in files)
+
+
+def _find_parquet(folder: Path) -> dict[str, list[Source]]:
     files = next((f for place in (folder, folder / "data") if (f := _visible(place.glob("*.parquet"), place))), [])
     groups = _by_split(files)
     others = groups.pop("other")
@@ -162,17 +163,4 @@ def _find_parquet(folder: Path, options: Options) -> dict[str, ImageFiles]:
     groups["train"] = groups["train"] or others
     if files and not groups["train"]:
         raise MissingDataError(f"{folder} has no train*.parquet, only {_names(files)}")
-    return {split: _open_parquet(paths, options) for split, paths in groups.items() if paths}
-
-
-def _open_parquet(files: list[Path], options: Options) -> ImageFiles:
-    image, label = options.image_column or "image", options.label_column or "label"
-    sources = open_files(files)
-    for source in sources:
-        next(source.read(image, "encoded images (bytes)", NAME_COLUMNS))  # before all labels are read
-    return ImageFiles(
-        [source.where for source in sources],
-        tuple(source.identity for source in sources),
-        [found for source in sources for found in source.read(label, "integers or strings", NAME_COLUMNS)],
-        lambda: chain.from_iterable(source.read(image, "encoded images (bytes)") for source in sources),
-    )
+    return {split: open_files(paths) for split, paths in groups.items() if paths}

@@ -116,19 +116,15 @@ def load_image_set(name: str, options: Options) -> Task:
         if options.validation_size is not None:
             raise DataError(f"{name} has a validation set of its own; leave out validation_size")
         splits = {"train": train, "validation": _read(name, spec, "validation", options)[0]}
-        notes: tuple[str, ...] = ("the labels of the test set are not public",)
     else:
         train, validation = hold_out(train, options.validation_size or spec.held_out)
         splits = {"train": train, "validation": validation, "test": _read(name, spec, "test", options)[0]}
-        notes = ()
     if spec.extra:
         extra, _ = _read(name, spec, "extra", options)
         images = torch.cat([*train.tensors, *extra.tensors])
         labels = torch.cat([train.labels, extra.labels])
         splits["train"] = MemorySplit(labels, train.sources + extra.sources, (images,))
-    return make_image_task(
-        name, splits, options, augment=spec.augment, classes=spec.classes, families=families, notes=notes
-    )
+    return make_image_task(name, splits, options, augment=spec.augment, classes=spec.classes, families=families)
 
 
 def _read(name: str, spec: ImageSet, split: str, options: Options) -> tuple[MemorySplit, Tensor | None]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from borat.lab.data.cache import cached, identify
 from borat.lab.data.errors import CorruptFileError, LabelError, MissingDataError
 from borat.lab.data.options import Options
+from borat.lab.data.source import find_path
 from borat.lab.data.task import MemorySplit, Task, hold_out, limit, make_task
 
 SUFFIXES = ("", ".txt", ".bz2", ".txt.bz2", ".gz")
@@ -41,11 +42,7 @@ def load_libsvm(name: str, options: Options) -> Task:
     If there is no test file, a fifth of the examples is held out, and the description says so. A tenth of the rest is
     the validation set.
     """
-    folder = options.data_dir
-    if folder is None:
-        raise MissingDataError(f"{name} is read from local files: get them from LIBSVM's page and give their data_dir")
-    if not folder.is_dir():
-        raise MissingDataError(f"the folder {folder} does not exist; it should hold {name}'s LIBSVM files")
+    folder = find_path(name, options.data_dir, wanted="a folder of its files from LIBSVM's page")
     spec = LIBSVM_SETS[name]
     notes: list[str] = []
     places = (folder, folder / "libsvm", folder / name)

@@ -1,4 +1,4 @@
-"""Common parts of the loaders of user data: paths, named classes, and splits with examples of each class."""
+"""Common parts of the loaders of user data: named classes, and splits with examples of each class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from borat.lab.data.errors import DataError, LabelError, MissingDataError
+from borat.lab.data.errors import LabelError
 from borat.lab.data.options import Options
 from borat.lab.data.sampling import sample_each_class
 from borat.lab.data.task import MemorySplit, hold_out
@@ -20,18 +20,6 @@ SHARES = {"test": 1 / 5, "validation": 1 / 10}
 
 SHOWN = 10
 """Number of classes, folders or files that a message lists."""
-
-
-def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool) -> Path:
-    """Return ``data_dir`` if it is a folder, or a file, as it should be."""
-    if data_dir is None:
-        raise MissingDataError(f"{name} reads your own data: give data_dir, {wanted}")
-    if not data_dir.exists():
-        raise MissingDataError(f"{data_dir} does not exist; data_dir must be {wanted} for {name}")
-    if data_dir.is_dir() != is_folder:
-        kind = "folder" if data_dir.is_dir() else "file"
-        raise DataError(f"data_dir must be {wanted} for {name}, got the {kind} {data_dir}")
-    return data_dir
 
 
 def find_classes(labels: Sequence[Any], where: str | Path) -> list[Any]:

@@ -45,14 +45,16 @@ class Hub:
 
 @dataclass(frozen=True)
 class Source:
-    """A parquet file or a split on the hub."""
+    """A parquet file, a split on the hub, or a folder of images of one class."""
 
     where: str
     rows: int
     columns: Sequence[str]
     identity: tuple[tuple[str, int, int], ...]
-    tables: Callable[[str], Iterable[Any]]
-    """Returns the Arrow tables of one column."""
+    values: Callable[[str], Iterable[Any]]
+    """Returns the values of one column."""
+    files: Sequence[Path] = ()
+    """Files of the rows, if each has one."""
 
     def read(self, column: str, expected: str, hint: str = "") -> Iterator[tuple[str, Any]]:
         """Yield the values of a column, each after its place for messages; ``expected`` is a key of :data:`TYPES`."""
@@ -60,16 +62,13 @@ class Source:
             raise SchemaError(f"{self.where} has no column {column!r}, only {', '.join(self.columns)}{hint}")
         if self.columns.count(column) > 1:
             raise SchemaError(f"{self.where} has several columns {column!r}")
-        row = 0
-        for table in self.tables(column):
-            for value in table.column(column).to_pylist():
-                place = f"{self.where}: column {column!r}, row {row}"
-                value = value.get("bytes") if isinstance(value, dict) else value  # as `datasets` stores images
-                if not isinstance(value, TYPES[expected]):
-                    got = "nothing" if value is None else type(value).__name__
-                    raise SchemaError(f"{place}: the column must hold {expected}, got {got}{hint}")
-                yield place, value
-                row += 1
+        for row, value in enumerate(self.values(column)):
+            place = str(self.files[row]) if self.files else f"{self.where}: column {column!r}, row {row}"
+            value = value.get("bytes") if isinstance(value, dict) else value  # as `datasets` stores images
+            if not isinstance(value, TYPES[expected]):
+                got = "nothing" if value is None else type(value).__name__
+                raise SchemaError(f"{place}: the column must hold {expected}, got {got}{hint}")
+            yield place, value
 
     def read_classes(self, column: str, classes: range, hint: str = "") -> list[int]:
         """Return the integers of a column, each checked to be one of ``classes``."""
@@ -81,6 +80,18 @@ class Source:
         return labels
 
 
+def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool = True) -> Path:
+    """Return ``data_dir`` if it is a folder, or a file, as the data set needs it."""
+    if data_dir is None:
+        raise MissingDataError(f"{name} is read from local files: give data_dir, {wanted}")
+    if not data_dir.exists():
+        raise MissingDataError(f"{data_dir} does not exist; data_dir must be {wanted} for {name}")
+    if data_dir.is_dir() != is_folder:
+        kind = "folder" if data_dir.is_dir() else "file"
+        raise DataError(f"data_dir must be {wanted} for {name}, got the {kind} {data_dir}")
+    return data_dir
+
+
 def open_split(name: str, hub: Hub, split: str, folder: Path | None) -> list[Source]:
     """Open one split of a data set: its files in ``folder``, or its data on the hub if there is no folder.
 
@@ -88,8 +99,7 @@ def open_split(name: str, hub: Hub, split: str, folder: Path | None) -> list[Sou
     """
     if folder is None:
         return [_open_hub(hub, split)]
-    if not folder.is_dir():
-        raise MissingDataError(f"the folder {folder} does not exist; it should hold {name}'s parquet files")
+    find_path(name, folder, wanted="a folder of its parquet files")
     pattern = "valid*.parquet" if split == "validation" else f"{split}*.parquet"
     places = [folder / sub for sub in dict.fromkeys(("", name, "data", hub.config or "", "plain_text"))]
     for place in places:
@@ -128,20 +138,25 @@ def _open_file(path: Path) -> Source:
 def _read_file(path: Path, column: str) -> Iterator[Any]:
     try:
         with import_module("pyarrow.parquet").ParquetFile(path) as file:
-            yield from file.iter_batches(ROWS, columns=[column])
+            yield from _values(file.iter_batches(ROWS, columns=[column]), column)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())  # pyarrow's may span several lines
         raise CorruptFileError(f"{path}: column {column!r} is damaged: {reason}") from error
+
+
+def _values(tables: Iterable[Any], column: str) -> Iterator[Any]:
+    for table in tables:
+        yield from table.column(column).to_pylist()
 
 
 def _open_hub(hub: Hub, split: str) -> Source:
     data = load_from_hub(hub, split)
     identity = tuple(identify(Path(file["filename"])) for file in data.cache_files)
 
-    def tables(column: str) -> Any:
-        return data.select_columns([column]).with_format("arrow").iter(batch_size=ROWS)
+    def values(column: str) -> Iterator[Any]:
+        return _values(data.select_columns([column]).with_format("arrow").iter(batch_size=ROWS), column)
 
-    return Source(f"hub {hub.id!r}, split {hub.split(split)!r}", len(data), data.column_names, identity, tables)
+    return Source(f"hub {hub.id!r}, split {hub.split(split)!r}", len(data), data.column_names, identity, values)
 
 
 def load_from_hub(hub: Hub, split: str, *, streaming: bool = False) -> Any:

@@ -106,7 +106,7 @@ def load_imagenet(options: Options) -> Task:
         mean=MEAN,
         std=STD,
         augment=options.augment,
-        notes=("streamed; mean and std are the published ones", "the labels of the test set are not public"),
+        notes=("streamed; mean and std are the published ones",),
     )
 
 

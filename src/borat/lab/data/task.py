@@ -217,6 +217,7 @@ def make_task(
     input_shape: tuple[int, ...],
     classes: int,
     families: Tensor | None = None,
+    notes: tuple[str, ...] = (),
     **description: Any,
 ) -> Task:
     """Return a task of these splits, with the label noise that ``options`` asks for.
@@ -228,6 +229,7 @@ def make_task(
         input_shape: of an input without the batch; empty if it varies.
         classes: number of classes.
         families: super-class of each class, in which label noise stays.
+        notes: for the description.
         **description: further fields of :class:`Description`.
     """
     train, switched = splits["train"], 0
@@ -236,6 +238,8 @@ def make_task(
         noisy = switch_labels(train.labels, options.label_noise, families, options.seed)
         switched = int((noisy != train.labels).sum())
         train = replace(train, labels=noisy)
+    if "test" not in splits:
+        notes = (*notes, "the labels of the test set are not public")
     about = Description(
         name,
         classes,
@@ -244,6 +248,7 @@ def make_task(
         sources={key: split.sources for key, split in splits.items()},
         label_noise=options.label_noise,
         switched_labels=switched,
+        notes=notes,
         **description,
     )
     return Task(about, {**splits, "train": train}, options.seed)

@@ -73,15 +73,9 @@ def make_model(
         **options: further arguments of the model, such as ``batch_norm`` for an MLP.
 
     Example:
-        >>> make_model("mlp-8", input_shape=(4,), classes=3)
-        MLP(
-          (layers): Sequential(
-            (0): Linear(in_features=4, out_features=8, bias=True)
-            (1): ReLU(inplace=True)
-            (2): Dropout(p=0.0, inplace=False)
-            (3): Linear(in_features=8, out_features=3, bias=True)
-          )
-        )
+        >>> model = make_model("mlp-8", input_shape=(4,), classes=3)
+        >>> [tuple(parameter.shape) for parameter in model.parameters()]
+        [(8, 4), (8,), (3, 8), (3,)]
     """
     family, numbers = parse_name(name)
     signature = inspect.signature(family.build)

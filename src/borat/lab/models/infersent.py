@@ -62,11 +62,9 @@ class InferSent(nn.Module):
         lengths = lengths.cpu()  # packing needs them there
         if lengths.shape != words.shape[:1] or not 1 <= int(lengths.min()) <= int(lengths.max()) <= words.shape[1]:
             raise ValueError(
-                f"lengths must hold a number of words from 1 to {words.shape[1]} for each of {len(words)} sentences, "
-                f"got {lengths.tolist()}"
+                f"lengths must be {len(words)} integers from 1 to {words.shape[1]}, got {lengths.tolist()}"
             )
-        packed = pack_padded_sequence(
-            functional.embedding(words, self.embeddings), lengths, batch_first=True, enforce_sorted=False
-        )
+        embedded = functional.embedding(words, self.embeddings)
+        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         outputs, _ = pad_packed_sequence(self.encoder(packed)[0], batch_first=True, padding_value=-torch.inf)
         return outputs.amax(1)
