@@ -135,7 +135,8 @@ def _list_images(folder: Path) -> list[Source]:
     classes = []
     for subfolder in _subfolders(folder):
         suffixes = Image.registered_extensions()
-        files = [path for path in _visible(subfolder.rglob("*"), subfolder) if path.suffix.lower() in suffixes]
+        paths = (path for path in _visible(subfolder.rglob("*"), subfolder) if path.is_file())
+        files = [path for path in paths if path.suffix.lower() in suffixes]
         if not files:
             raise DataError(f"{subfolder} holds no image; each folder in {folder} must be a class of images")
         identity = tuple(identify(path) for path in files)

@@ -146,6 +146,7 @@ def make_embeddings(vocabulary: Sequence[str], vectors: dict[str, Tensor]) -> Te
     generator = make_generator(Purpose.EMBEDDING, 0)
     rows = [torch.zeros(known.shape[1])]
     for word in vocabulary[1:]:
-        random = torch.randn(known.shape[1], generator=generator) * known.std() if word not in vectors else None
-        rows.append(vectors[word] if random is None else random)
+        rows.append(
+            vectors[word] if word in vectors else torch.randn(known.shape[1], generator=generator) * known.std()
+        )
     return torch.stack(rows)
