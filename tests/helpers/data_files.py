@@ -1,4 +1,4 @@
-"""Tiny files in the hub's schemas of the data sets, and a slow twin of the augmentation."""
+"""Tiny files in the hub's schemas, and a slow reference for the augmentation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from PIL import Image
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 REAL = "BORAT_TEST_DATA"
-"""Environment variable with the folder of the real files, which are not part of the repository."""
+"""Environment variable that names a folder with real files, which are not part of the project."""
 
 
 def real_files(name: str) -> Path:
@@ -37,7 +37,7 @@ def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:
 
 
 def random_images(rows: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Return images of shape (rows, height, width, 3), or (rows, height, width) for one channel."""
+    """Return random images, (rows, height, width, 3), or (rows, height, width) for one channel."""
     channels, height, width = shape
     size = (rows, height, width) if channels == 1 else (rows, height, width, channels)
     return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
@@ -46,7 +46,7 @@ def random_images(rows: int, shape: tuple[int, ...], seed: int = 0) -> np.ndarra
 def write_images(
     path: Path, images: np.ndarray, column: str, labels: dict[str, list[int]], kind: str = "PNG", names: bool = True
 ) -> None:
-    """Write a file in the hub's schema: images as structs of bytes and path, labels as integers with class names."""
+    """Write a file as on the hub: images as structs of bytes and path, integers with the names of the classes."""
     structs = pa.array([{"bytes": encode(i, kind), "path": None} for i in images], type=IMAGE)
     features = {column: {"_type": "Image"}} | {
         key: {"names": [str(i) for i in range(max(max(v), 0) + 1)], "_type": "ClassLabel"} for key, v in labels.items()
@@ -59,7 +59,7 @@ def write_images(
 
 
 def write_pairs(path: Path, pairs: list[tuple[str, str, int]]) -> None:
-    """Write sentence pairs in SNLI's schema."""
+    """Write a file in SNLI's schema."""
     premises, hypotheses, labels = zip(*pairs, strict=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(
@@ -68,7 +68,7 @@ def write_pairs(path: Path, pairs: list[tuple[str, str, int]]) -> None:
 
 
 def slow_augmentation(image: np.ndarray, top: int, left: int, flip: bool, padding: int) -> np.ndarray:
-    """Augment one image, pixel by pixel; the batched augmentation must give the same result."""
+    """Augment one image pixel by pixel, as a reference for the batched augmentation."""
     channels, height, width = image.shape
     out = np.zeros_like(image)
     for c in range(channels):
@@ -81,7 +81,7 @@ def slow_augmentation(image: np.ndarray, top: int, left: int, flip: bool, paddin
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> None:
-    """Replace the hub: `datasets` gets what ``load(path, config, split, streaming)`` returns."""
+    """Replace the hub of `datasets` by ``load(path, config, split, streaming)``."""
 
     def builder(path: str, config: str | None = None) -> SimpleNamespace:
         return SimpleNamespace(

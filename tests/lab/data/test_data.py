@@ -33,7 +33,7 @@ ROWS = {"train": 30, "validation": 8, "test": 10, "extra": 12}
 
 
 def write_set(name, folder, kind="PNG"):
-    """All splits of a data set, tiny; the images by split."""
+    """Write tiny files of all splits of a data set; return the images of each split."""
     spec = IMAGE_SETS[name]
     names = ["train", "validation"] if spec.held_out is None else ["train", "test"]
     images = {}
@@ -52,7 +52,7 @@ def write_set(name, folder, kind="PNG"):
 
 
 def whole(task, split, **options):
-    """All inputs and labels of a split, in order."""
+    """Return all inputs and labels of a split, in order."""
     batches = list(task.batches(split, 7, shuffle=False, **options))
     return torch.cat([b.inputs[0] for b in batches]), torch.cat([b.labels for b in batches])
 
@@ -143,7 +143,7 @@ def test_data_set_in_a_subfolder(tmp_path):
 
 @pytest.mark.parametrize(("name", "column"), [("mnist", "image"), ("svhn", "image"), ("tiny_imagenet", "image")])
 def test_hub(name, column, tmp_path, monkeypatch):
-    """Without a folder the hub is asked, with the id, configuration and split names that it has."""
+    """Without a folder, the hub is queried with its own id, configuration and split names."""
     spec, asked = IMAGE_SETS[name], []
     images = random_images(30, spec.shape)
     features = datasets.Features({column: datasets.Image(), "label": datasets.ClassLabel(num_classes=spec.classes)})
@@ -160,8 +160,8 @@ def test_hub(name, column, tmp_path, monkeypatch):
     assert task.description.sources["train"][0] == f"hub {spec.hub.id!r}, split 'train'"
 
 
-def test_what_is_fetched_is_told_once_with_its_size(tmp_path, monkeypatch, caplog):
-    """A folder stands for the hub: `datasets` reads both by the same steps."""
+def test_a_download_is_logged_once_with_its_size(tmp_path, monkeypatch, caplog):
+    """A folder replaces the hub: `datasets` reads both in the same way."""
     folder = tmp_path / "mnist"
     write_set("mnist", folder)
     info = "dataset_info:\n  features:\n  - name: image\n    dtype: image\n  - name: label\n    dtype: int64\n"
@@ -169,15 +169,15 @@ def test_what_is_fetched_is_told_once_with_its_size(tmp_path, monkeypatch, caplo
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "kept")
     caplog.set_level("INFO", logger="borat.lab")
     first = load_from_hub(Hub(str(folder)), "train")
-    (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("borat")]
-    assert re.match(rf"downloading {folder} from the hub, once: 12.3 MB, cached in {tmp_path}/kept/", told)
+    (message,) = [record.getMessage() for record in caplog.records if record.name.startswith("borat")]
+    assert re.match(rf"downloading {folder} from the hub, once: 12.3 MB, cached in {tmp_path}/kept/", message)
     caplog.clear()
     again = load_from_hub(Hub(str(folder)), "train")
     assert again.num_rows == first.num_rows > 0
     assert not [record for record in caplog.records if record.name.startswith("borat")]
 
 
-def test_decoded_images_are_kept_until_the_file_changes(tmp_path, cache, monkeypatch):
+def test_decoded_images_are_cached_until_the_file_changes(tmp_path, cache, monkeypatch):
     write_set("mnist", tmp_path)
     first = load("mnist", data_dir=tmp_path, validation_size=5)
     kept = sorted(cache.iterdir())
@@ -197,7 +197,7 @@ def test_decoded_images_are_kept_until_the_file_changes(tmp_path, cache, monkeyp
     assert set(kept) < set(cache.iterdir())
 
 
-def test_damaged_cache_is_made_again(tmp_path, cache):
+def test_a_damaged_cache_is_replaced(tmp_path, cache):
     write_set("mnist", tmp_path)
     first = load("mnist", data_dir=tmp_path, validation_size=5)
     for path in cache.iterdir():
@@ -206,7 +206,7 @@ def test_damaged_cache_is_made_again(tmp_path, cache):
     assert torch.equal(first.splits["train"].tensors[0], second.splits["train"].tensors[0])
 
 
-def test_cache_that_cannot_be_written_is_no_error(tmp_path):
+def test_a_cache_that_cannot_be_written_only_warns(tmp_path):
     write_set("mnist", tmp_path)
     (tmp_path / "file").write_text("not a folder")
     with pytest.warns(UserWarning, match="cannot be cached"):
@@ -227,7 +227,7 @@ def test_an_interrupted_write_leaves_nothing(tmp_path, cache, monkeypatch):
     assert not list(cache.iterdir())
 
 
-def test_what_the_hub_has_downloaded_is_decoded_once(tmp_path, cache, monkeypatch):
+def test_downloaded_images_are_decoded_once(tmp_path, cache, monkeypatch):
     write_set("mnist", tmp_path)
 
     def load_dataset(path, config, split, streaming):
@@ -461,7 +461,7 @@ def test_image_sets_at_another_size(tmp_path, cache):
     arguments = {"data_dir": tmp_path, "validation_size": 5}
     small = load("cifar100", **arguments, image_size=16)
     assert small.description.input_shape == (3, 16, 16)
-    assert load("cifar100", **arguments).description.input_shape == (3, 32, 32), "what is kept is kept by size"
+    assert load("cifar100", **arguments).description.input_shape == (3, 32, 32), "the cache is keyed by size"
     assert load("cifar100", **arguments, image_size=16).splits["test"].tensors[0].equal(small.splits["test"].tensors[0])
     blocks = torch.from_numpy(images["test"]).permute(0, 3, 1, 2).float().unfold(2, 2, 2).unfold(3, 2, 2).mean((4, 5))
     shrunk = small.splits["test"].tensors[0].float()

@@ -1,4 +1,4 @@
-"""Characters of a text: the split, the windows, and what is wrong with a file."""
+"""Text as characters: splits, windows, and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_evaluation_reads_from_the_beginning(task):
     assert batch.labels.dtype == torch.int64
 
 
-def test_each_epoch_cuts_elsewhere_and_predicts_nothing_twice(task):
+def test_each_epoch_has_other_windows_that_do_not_overlap(task):
     split = task.split("train")
     split.tokens = torch.arange(len(split.tokens), dtype=torch.int32)  # each character is its place
     cuts = set()
@@ -56,7 +56,7 @@ def test_each_epoch_cuts_elsewhere_and_predicts_nothing_twice(task):
     assert len(cuts) > 1
 
 
-def test_an_epoch_goes_on_anywhere(task):
+def test_an_epoch_resumes_at_any_batch(task):
     whole = list(task.batches("train", 7, epoch=3))
     rest = list(task.to("cpu").batches("train", 7, epoch=3, start=4))
     assert len(whole) == len(rest) + 4 == task.num_batches("train", 7)
@@ -67,14 +67,14 @@ def test_an_epoch_goes_on_anywhere(task):
     assert {tuple(row) for row in together.tolist()} == {tuple(row) for row in whole[0].labels.tolist()}
 
 
-def test_less_of_it(tmp_path):
+def test_limited_sizes(tmp_path):
     (tmp_path / "letters.txt").write_bytes(b"\xef\xbb\xbf" + LETTERS.encode())
     task = load("text", data_dir=tmp_path / "letters.txt", window=10, train_limit=5, validation_size=3)
     assert task.description.sizes == {"train": 5, "validation": 3, "test": 9}
     assert "\ufeff" not in task.description.alphabet
 
 
-def test_without_a_file_it_is_pythons_documentation():
+def test_the_default_is_pythons_documentation():
     task = load("text")
     assert task.description.sizes["train"] > 4000
     assert "lambda" in spell(task, task.split("train").tokens)
@@ -103,13 +103,13 @@ def test_without_a_file_it_is_pythons_documentation():
         (b"ab" * 1000, {"label_column": "a"}, ValueError, "label_column does not apply to text"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path, content, options, kind, message):
+def test_bad_texts(tmp_path, content, options, kind, message):
     (tmp_path / "letters.txt").write_bytes(content)
     with pytest.raises(kind, match=message):
         load("text", data_dir=tmp_path / "letters.txt", **options)
 
 
-def test_a_file_is_wanted(tmp_path):
+def test_missing_file(tmp_path):
     with pytest.raises(MissingDataError, match=r"nowhere.txt does not exist; data_dir must be a text file for text"):
         load("text", data_dir=tmp_path / "nowhere.txt")
     with pytest.raises(DataError, match="data_dir must be a text file for text, got the folder"):
@@ -118,7 +118,7 @@ def test_a_file_is_wanted(tmp_path):
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_every_character_is_measured_once(task, split):
-    """Also those of the last, incomplete window."""
+    """Including those of the last, incomplete window."""
     tokens = task.splits[split].tokens
     assert (len(tokens) - 1) % 10, "there is such a window"
     batches = list(task.batches(split, 7, shuffle=False))
@@ -129,7 +129,7 @@ def test_every_character_is_measured_once(task, split):
 
 
 def test_a_loss_is_a_mean_over_characters(task):
-    """However the text is cut, so that the incomplete window has its own weight."""
+    """The incomplete window is weighted by its length."""
     classes = task.description.num_classes
     objective = make_objective(RunConfig(data="text"), task.description)
     scores = torch.randn(classes, classes, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""A table of a user's own: a CSV file."""
+"""User tables: CSV files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_csv(flowers):
     features = batch.inputs[0]
     torch.testing.assert_close(features[:, :2].mean(0), torch.zeros(2), atol=1e-5, rtol=0)
     torch.testing.assert_close(features[:, :2].std(0, correction=0), torch.ones(2))
-    assert not features[:, 2].any(), "a constant tells nothing, and divides by nothing"
+    assert not features[:, 2].any(), "a constant column becomes zero"
     widths = [features[batch.labels == number, 0].mean() for number in range(3)]
     assert widths == sorted(widths)
     noisy = load("csv", data_dir=flowers, label_column="kind", label_noise=1.0)
@@ -93,7 +93,7 @@ def test_a_class_may_be_called_none(flowers):
 
 
 def test_large_numbers_keep_their_differences(tmp_path):
-    """Times in seconds are all the same in float32, and it has no number of 1e39."""
+    """In float32, times in seconds are all equal and 1e39 overflows."""
     rows = [f"{1.7e9 + 10 * (row % 2)},{1e39 * (1 + row % 2)},{'ab'[row % 2]}" for row in range(20)]
     (tmp_path / "times.csv").write_text("\n".join(("time,large,label", *rows)))
     (batch,) = load("csv", data_dir=tmp_path / "times.csv").batches("train", 100)

@@ -1,4 +1,4 @@
-"""What is wrong with data is said before training, with the name of the file and of the column."""
+"""Errors of data are raised before training and name the file and the column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def mnist(tmp_path):
-    """A folder with a good data set."""
+    """Return a folder with a valid data set."""
     for split in ("train", "test"):
         write_images(tmp_path / f"{split}.parquet", random_images(20, (1, 28, 28)), "image", {"label": [1] * 20})
     return tmp_path
@@ -40,7 +40,7 @@ def images(rows=20):
     return pa.array([{"bytes": encode(i), "path": None} for i in random_images(rows, (1, 28, 28))], IMAGE)
 
 
-def test_the_errors_are_of_the_usual_kinds():
+def test_errors_have_builtin_bases():
     assert issubclass(MissingDataError, FileNotFoundError)
     for kind in (SchemaError, CorruptFileError, LabelError):
         assert issubclass(kind, DataError)
@@ -98,7 +98,7 @@ def test_missing_part(mnist):
 
 
 @pytest.mark.parametrize("other", ["train.parquet", "train_backup.parquet", "train-00000-of-00003.parquet"])
-def test_parts_of_different_wholes(mnist, other):
+def test_files_that_do_not_belong_together(mnist, other):
     part = mnist / "train-00000-of-00001.parquet"
     part.write_bytes((mnist / "train.parquet").read_bytes())
     (mnist / "train.parquet").rename(mnist / other)
@@ -158,7 +158,7 @@ def test_truncated_file(mnist, share):
 
 
 def test_damage_in_the_middle(mnist):
-    """The footer is whole, the pages are not."""
+    """The footer is intact, the pages are not."""
     path = mnist / "train.parquet"
     content = bytearray(path.read_bytes())
     content[4:3000] = b"\xff" * 2996
@@ -191,7 +191,7 @@ def test_label_missing(mnist):
         read(mnist)
 
 
-def test_image_that_is_none(mnist):
+def test_bad_images(mnist):
     good = encode(random_images(1, (1, 28, 28))[0])
     for content, kind, message in (
         (b"not an image", CorruptFileError, "row 2: the image cannot be decoded"),
@@ -214,7 +214,7 @@ def test_validation_larger_than_train(mnist):
         read(mnist, validation_size=None)
 
 
-def test_a_set_with_a_validation_split_holds_none_out(tmp_path):
+def test_validation_size_of_a_set_with_a_validation_split(tmp_path):
     for split in ("train", "valid"):
         write_images(tmp_path / f"{split}.parquet", random_images(9, (3, 64, 64)), "image", {"label": [1] * 9})
     with pytest.raises(DataError, match="tiny_imagenet has a validation set of its own"):
@@ -338,7 +338,7 @@ def test_missing_libsvm_file(tmp_path):
         load("w8a")
 
 
-def test_noise_where_there_are_no_classes():
+def test_noise_without_classes():
     for name in ("repeat_copy", "text", "imagenet"):
         with pytest.raises(ValueError, match=f"label_noise does not apply to {name}"):
             load(name, label_noise=0.1)

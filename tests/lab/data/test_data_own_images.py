@@ -1,4 +1,4 @@
-"""Images of a user's own, in class folders or parquet files, and what is wrong with them."""
+"""User images in class folders or parquet files, and their errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pets(tmp_path):
-    """Twenty cats, dark; ten dogs, light."""
+    """Write twenty dark cats and ten light dogs; return their folder."""
     for name, shade, count in (("cat", 40, 20), ("dog", 200, 10)):
         (tmp_path / "pets" / name).mkdir(parents=True)
         for number in range(count):
@@ -37,7 +37,7 @@ def pets(tmp_path):
 
 
 def means(task, split):
-    """The mean brightness of each example, between 0 and 255, and its label."""
+    """Return the mean brightness of each example, between 0 and 255, and its label."""
     (batch,) = task.batches(split, 1000, shuffle=False)
     std, mean = (torch.tensor(values) * 255 for values in (task.description.std, task.description.mean))
     pixels = batch.inputs[0] * std[:, None, None] + mean[:, None, None]
@@ -96,7 +96,7 @@ def palette(**info):
 
 
 def only_image(pets, content):
-    """Its pixels as they are loaded, (channels, height, width)."""
+    """Return the pixels of an encoded image as they are loaded, (channels, height, width)."""
     for number, path in enumerate(sorted(pets.glob("*/*.png"))):
         path.write_bytes(content)
         os.utime(path, (number, number))
@@ -127,8 +127,8 @@ def saved(made, kind, **options):
         (palette(transparency=b"\x33"), "PNG", [244, 206, 208]),
     ],
 )
-def test_pixels_are_what_one_sees(pets, made, kind, expected):
-    """Greys of 16 bits are scaled, and the transparent is on white."""
+def test_pixels_are_loaded_as_shown(pets, made, kind, expected):
+    """16-bit greyscale becomes 8-bit, and transparency is flattened onto white."""
     content = saved(made, kind, **({"transparency": made.info["transparency"]} if made.info else {}))
     expected = np.stack([np.broadcast_to(channel, (8, 6)) for channel in expected])
     np.testing.assert_array_equal(only_image(pets, content), expected)
@@ -146,7 +146,7 @@ def test_images_are_upright(pets, orientation, kind):
     np.testing.assert_array_equal(only_image(pets, content), expected)
 
 
-def test_the_rest_of_exif_may_be_wrong(pets):
+def test_invalid_exif_besides_the_orientation(pets):
     exif = Image.Exif()
     exif.update({ExifTags.Base.Orientation: 6, ExifTags.Base.XResolution: 72.0})
     wrong = exif.tobytes().replace(b"\x01\x1a\0\x05", b"\x01\x1a\0\x02")  # a resolution as text
@@ -157,11 +157,11 @@ def test_the_rest_of_exif_may_be_wrong(pets):
 
 
 @pytest.mark.parametrize("exif", [b"garbage!", b"II*\0"])
-def test_damaged_exif_is_no_damaged_image(pets, exif):
+def test_damaged_exif_is_ignored(pets, exif):
     np.testing.assert_array_equal(only_image(pets, saved(Image.new("L", (6, 8), 9), "PNG", exif=exif)), 9)
 
 
-def test_what_an_older_version_kept_is_not_used(pets, monkeypatch):
+def test_the_cache_of_another_version_is_not_used(pets, monkeypatch):
     expected = only_image(pets, saved(Image.new("LA", (6, 8), (100, 51)), "PNG"))
     for kept in Path(os.environ["BORAT_CACHE"]).iterdir():
         torch.save({"images": torch.zeros(30, 1, 8, 6, dtype=torch.uint8)}, kept)
@@ -171,7 +171,7 @@ def test_what_an_older_version_kept_is_not_used(pets, monkeypatch):
 
 
 def move_into(folder, *names):
-    """Its classes become those of each of the splits."""
+    """Copy the classes of a folder into each of these splits."""
     classes = folder.rename(folder.with_name("classes"))
     for name in names:
         shutil.copytree(classes, folder / name)
@@ -203,13 +203,13 @@ def move_into(folder, *names):
         ),
     ],
 )
-def test_what_is_no_split(pets, change, message):
+def test_folders_and_files_that_match_no_split(pets, change, message):
     change(pets)
     with pytest.raises(DataError, match=message):
         load("images", data_dir=pets)
 
 
-def test_classes_with_names_like_those_of_splits(pets):
+def test_classes_named_like_splits(pets):
     (pets / "cat").rename(pets / "testudo")
     (pets / "dog").rename(pets / "valley")
     shutil.copytree(pets / "valley", pets / "train")
@@ -217,10 +217,10 @@ def test_classes_with_names_like_those_of_splits(pets):
     assert task.description.notes == ("classes in the order of their numbers: testudo, train, valley",)
 
 
-def test_what_is_left_out_is_noted(pets, caplog):
+def test_skipped_files_are_noted(pets, caplog):
     for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._00.png", ".checkpoints/00.png"):
         (pets / "cat" / name).parent.mkdir(exist_ok=True)
-        (pets / "cat" / name).write_text("nobody's")
+        (pets / "cat" / name).write_text("system file")
     (pets / "__MACOSX").mkdir()
     assert len(load("images", data_dir=pets).description.notes) == 1
     (pets / "cat" / "7.heic").write_text("unknown")
@@ -235,7 +235,7 @@ def test_what_is_left_out_is_noted(pets, caplog):
     assert task.description.sizes == {"train": 21, "validation": 3, "test": 6}
 
 
-def test_sizes_are_brought_together(pets):
+def test_images_of_different_sizes(pets):
     Image.new("L", (9, 9), 42).save(pets / "cat" / "odd.jpg")
     with pytest.raises(
         SchemaError, match=r"odd.jpg: the image has 9 x 9 pixels, expected 6 x 8, as the first image; give"
@@ -283,7 +283,7 @@ def test_categories(tmp_path):
     assert torch.bincount(task.split("train").labels).tolist() == [11, 11]
 
 
-def test_numbers_here_and_text_there(tmp_path):
+def test_integers_and_strings_as_labels(tmp_path):
     for name, labels in (("train-1", [0, 1]), ("train-2", ["0", "1"])):
         pq.write_table(pa.table({"image": [b"", b""], "label": labels}), tmp_path / f"{name}.parquet")
     with pytest.raises(LabelError, match="the labels must be all integers or all strings, got both"):
@@ -291,7 +291,7 @@ def test_numbers_here_and_text_there(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["image", "label"])
-def test_damage_under_a_whole_footer(tmp_path, column):
+def test_damage_under_an_intact_footer(tmp_path, column):
     path = tmp_path / "train.parquet"
     contents = [encode(image) for image in random_images(30, (1, 5, 5))]
     pq.write_table(pa.table({"image": contents, "label": ["egg", "ham"] * 15}), path)
@@ -305,7 +305,7 @@ def test_damage_under_a_whole_footer(tmp_path, column):
 
 
 def huge(content):
-    """A BMP that says it is larger than it is."""
+    """Return a BMP whose header declares more pixels than it has."""
     return content[:18] + struct.pack("<ii", 20_000, 20_000) + content[26:]
 
 
@@ -375,7 +375,7 @@ def test_bad_images(pets, change, kind, message):
         load("images", data_dir=pets)
 
 
-def test_where_images_are_looked_for(tmp_path, pets):
+def test_bad_folders(tmp_path, pets):
     with pytest.raises(MissingDataError, match="images is read from local files: give data_dir"):
         load("images")
     with pytest.raises(MissingDataError, match=r"nowhere does not exist; data_dir must be a folder that holds"):

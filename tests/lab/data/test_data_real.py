@@ -1,4 +1,4 @@
-"""The loaders on real files, where they are at hand: sizes, statistics and counts as published."""
+"""The loaders on real files, if available: published sizes, statistics and counts."""
 
 from __future__ import annotations
 

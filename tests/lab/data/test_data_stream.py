@@ -17,7 +17,7 @@ SIZES = [(40, 60), (50, 40), (32, 32), (64, 33)]
 
 
 def pictures(rows, seed=0):
-    """Images of different sizes, each of one colour, so that a crop can be told by its colour."""
+    """Return images of different sizes, each of one colour, which identifies its crops."""
     colours = np.random.default_rng(seed).integers(0, 256, (rows, 3), dtype=np.uint8)
     return colours, [np.tile(c, (*SIZES[i % len(SIZES)], 1)) for i, c in enumerate(colours)]
 
@@ -70,7 +70,7 @@ def test_a_restart_is_exact(folder, start):
 
 
 def test_crops_and_flips(tmp_path):
-    """An image whose colour tells the place of a pixel: the crop is a window of it, mirrored or not."""
+    """Colours encode the position of a pixel: each crop must be a window of the image, mirrored or not."""
     ramp = np.zeros((16, 16, 3), np.uint8)
     ramp[..., 0] = 10 * np.arange(16)[:, None]
     ramp[..., 1] = 10 * np.arange(16)[None]

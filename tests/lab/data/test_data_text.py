@@ -29,7 +29,7 @@ def snli(tmp_path):
 
 
 def sentences(task, split, **options):
-    """The words of all pairs and the labels."""
+    """Return the words of all pairs and the labels."""
     found = []
     for batch in task.batches(split, 2, shuffle=False, **options):
         for row, label in enumerate(batch.labels.tolist()):

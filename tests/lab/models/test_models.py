@@ -1,4 +1,4 @@
-"""The lab's models: sizes against the published ones, and properties that the papers give them."""
+"""The lab's models: published sizes, and properties from the papers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shapes(model):
 
 
 def wide_resnet(depth: int = 40, width: int = 4, classes: int = 100) -> list:
-    """The parameter shapes of a WRN-depth-width for 32x32 images."""
+    """Return the parameter shapes of a WRN-depth-width for 32x32 images."""
     shapes = [(16, 3, 3, 3)]
     channels = 16
     for out in (16 * width, 32 * width, 64 * width):
@@ -51,7 +51,7 @@ def wide_resnet(depth: int = 40, width: int = 4, classes: int = 100) -> list:
 
 
 def resnet18(classes: int = 1000) -> list:
-    """The parameter shapes of a ResNet-18 for ImageNet."""
+    """Return the parameter shapes of a ResNet-18 for ImageNet."""
     shapes = [(64, 3, 7, 7), (64,), (64,)]
     channels = 64
     for out in (64, 128, 256, 512):
@@ -64,7 +64,7 @@ def resnet18(classes: int = 1000) -> list:
 
 
 def bi_lstm(embedding: int = 300, hidden: int = 2048, fully_connected: int = 512) -> list:
-    """The parameter shapes of InferSent: a Bi-LSTM encoder and a classifier for pairs of sentences."""
+    """Return the parameter shapes of InferSent: a Bi-LSTM encoder and a classifier for pairs of sentences."""
     gates = 4 * hidden
     direction = [(gates, embedding), (gates, hidden), (gates,), (gates,)]
     features = 4 * 2 * hidden
@@ -75,12 +75,12 @@ def bi_lstm(embedding: int = 300, hidden: int = 2048, fully_connected: int = 512
 
 
 def small_mlp(widths: tuple = (64, 128, 80, 10)) -> list:
-    """The parameter shapes of a multi-layer perceptron for scikit-learn's digits."""
+    """Return the parameter shapes of a multi-layer perceptron for scikit-learn's digits."""
     return [shape for a, b in pairwise(widths) for shape in ((b, a), (b,))]
 
 
 def randomised(model):
-    """Batch statistics and all parameters away from their first values, so that a test sees each of them."""
+    """Move batch statistics and parameters away from their initial values, so that each matters in a test."""
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.1 * torch.randn_like(p))
@@ -248,7 +248,7 @@ def test_a_few_steps_lower_the_loss(name):
 
 
 def recorded(model, module, inputs):
-    """The arguments and the result of a module in a forward pass."""
+    """Return the input and the output of a module in a forward pass."""
     record = {}
     handle = module.register_forward_hook(lambda _, args, out: record.update(x=args[0].clone(), y=out.clone()))
     model(inputs)
@@ -293,7 +293,7 @@ def test_a_densenet_is_the_network_of_the_paper():
 
 
 def test_a_wide_block_is_the_identity_without_its_last_convolution():
-    """Pre-activation: nothing is on the way from the input to the sum."""
+    """Pre-activation: the shortcut adds the input unchanged."""
     model = make_model("wrn-16-1", input_shape=CIFAR, classes=2)
     block = model.blocks[1]
     nn.init.zeros_(block.conv2.weight)
@@ -359,7 +359,7 @@ def test_dropout_of_a_densenet_follows_every_convolution_but_the_first():
     assert events == [nn.Conv2d] + [nn.Conv2d, nn.Dropout] * (3 * 2 * 2 + 2)
 
 
-def test_convolutions_start_as_he_et_al_say():
+def test_convolutions_have_the_initialisation_of_he_et_al():
     model = make_model("wrn-10-4", input_shape=CIFAR, classes=10)
     for block in model.blocks:
         for conv in (block.conv1, block.conv2):
@@ -383,7 +383,7 @@ def pairs():
 
 
 def test_infersent_is_the_formula_of_the_paper(infersent, pairs):
-    """Each sentence alone, without padding, through a forward and a backward LSTM of one direction."""
+    """Compare with single sentences, without padding, in two LSTMs of one direction each."""
     premise, premise_lengths, hypothesis, hypothesis_lengths = pairs
 
     def direction(suffix):
@@ -408,7 +408,7 @@ def test_infersent_is_the_formula_of_the_paper(infersent, pairs):
     torch.testing.assert_close(infersent(*pairs), torch.stack(expected))
 
 
-def test_infersent_does_not_see_the_padding(infersent, pairs):
+def test_infersent_ignores_the_padding(infersent, pairs):
     premise, m, hypothesis, n = pairs
     scores = infersent(*pairs)
     for padding in (0, 13):
@@ -419,8 +419,8 @@ def test_infersent_does_not_see_the_padding(infersent, pairs):
     assert not torch.allclose(infersent(premise.flip(1), m, hypothesis, n), scores)
 
 
-def test_infersent_does_not_see_the_padding_where_all_features_are_negative(infersent):
-    """Zeros in the place of the padding would win the maximum."""
+def test_infersent_ignores_the_padding_of_negative_features(infersent):
+    """Zeros in place of the padding would be the maximum."""
     with torch.no_grad():
         for p in infersent.encoder.parameters():
             p.zero_()
@@ -476,7 +476,7 @@ def tiny_dnc(**options):
 
 
 def literal_access(memory, interface):
-    """The equations of the paper's Methods for one sequence, entry by entry."""
+    """Compute the equations of the paper's Methods for one sequence, entry by entry."""
     M, u, p, L, w, reads = (part[0].tolist() for part in memory)
     k_r, beta_r, k_w, beta_w, e, v, free, g_a, g_w, pi = (part[0].tolist() for part in interface)
     N, W, R = len(M), len(v), len(reads)

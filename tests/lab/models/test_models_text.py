@@ -1,4 +1,4 @@
-"""Models of text: how many parameters they have, and that they look back but never ahead."""
+"""Models of text: parameter counts, and causality."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def count(model) -> int:
 
 
 @pytest.mark.parametrize(("layers", "width", "window", "classes"), [(2, 64, 64, 103), (1, 24, 5, 7), (3, 96, 16, 50)])
-def test_transformer_has_as_many_parameters_as_published(layers, width, window, classes):
-    """GPT-2's count, 12 w² + 13 w for a block, and a classifier of its own."""
+def test_transformers_have_the_published_size(layers, width, window, classes):
+    """GPT-2's count, 12 w² + 13 w per block, and a separate classifier."""
     model = make_model(f"gpt-{layers}-{width}", input_shape=(window,), classes=classes)
     embeddings = (classes + window) * width
     assert count(model) == embeddings + layers * (12 * width**2 + 13 * width) + 2 * width + (width + 1) * classes
@@ -28,7 +28,7 @@ def test_ngram_parameters():
 
 
 @pytest.mark.parametrize(("name", "reach"), [("gpt-2-64", 12), ("gpt-1-24", 12), ("ngram-4-8", 4), ("ngram-1-8", 1)])
-def test_scores_depend_on_what_came_before_and_on_nothing_else(name, reach):
+def test_scores_depend_on_earlier_characters_only(name, reach):
     model = make_model(name, input_shape=(12,), classes=5).double().eval()
     text = torch.randint(5, (3, 12))
     scores = model(text)
@@ -41,7 +41,7 @@ def test_scores_depend_on_what_came_before_and_on_nothing_else(name, reach):
 
 
 def test_attention_is_the_softmax_of_products():
-    """Against the formula, head by head."""
+    """Compare with the formula, head by head."""
     block = make_model("gpt-1-64", input_shape=(6,), classes=5).double().blocks[0].attention
     x = torch.randn(2, 6, 64, dtype=torch.float64)
     queries, keys, values = (part.unflatten(2, (2, 32)) for part in block.qkv(x).chunk(3, 2))
@@ -51,8 +51,8 @@ def test_attention_is_the_softmax_of_products():
     torch.testing.assert_close(block(x), block.project(expected))
 
 
-def test_a_new_model_knows_nothing():
-    """Its loss is that of guessing."""
+def test_a_new_model_guesses():
+    """The initial loss is that of guessing."""
     model = make_model("gpt-2-64", input_shape=(32,), classes=50)
     text = torch.randint(50, (64, 33))
     loss = torch.nn.functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
@@ -69,6 +69,6 @@ def test_a_new_model_knows_nothing():
         ("ngram", (8,), "did you mean 'ngram-6-96'"),
     ],
 )
-def test_mistakes(name, shape, message):
+def test_bad_arguments(name, shape, message):
     with pytest.raises(ValueError, match=message):
         make_model(name, input_shape=shape, classes=5)
