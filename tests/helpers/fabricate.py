@@ -21,6 +21,17 @@ METHODS = (
 )
 KINDS = {2: ("SGD", "ALIG"), 3: ("SGD", "ALIG", "ESGD", "MAX2", "MAX3"), 5: ("0", "0+B", "0+1+B", "1+2", "0+1+2+3+B")}
 
+EXPERIMENT = {
+    "title": "Robustness",
+    "source": "Figure 5",
+    "scale": "mini",
+    "tables": [
+        {"title": "Accuracy, %", "head": ["method", "ours", "paper"], "rows": [["SGD", "**75.4 ± 1.2**", "78.3"]]},
+        {"title": "What the paper says", "head": ["claim", "here"], "rows": [["50 % & more", "supported"]]},
+    ],
+}
+"""What ``borat reproduce`` leaves beside its runs."""
+
 
 def write_run(folder: Path, config: RunConfig, *, accuracy: float, status: str = "finished", epochs: int = 0) -> Run:
     """Write a run whose accuracy rises to the given one; a diverged run ends halfway, with an infinite loss."""

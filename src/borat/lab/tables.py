@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from rich.table import Table as RichTable
 from rich.text import Text
 
+DASH = "-"
+"""An empty cell."""
+
 
 @dataclass(frozen=True)
 class Table:

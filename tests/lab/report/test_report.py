@@ -240,18 +240,6 @@ def test_the_page_asks_for_nothing(grid, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-EXPERIMENT = {
-    "title": "Robustness",
-    "source": "Figure 5",
-    "scale": "mini",
-    "metric": "test_accuracy",
-    "columns": ["CE"],
-    "paper": {"SGD": {"CE": 0.783}, "Adam": {"CE": None}},
-    "ours": {"SGD": {"CE": {"mean": 0.75, "std": 0.01, "runs": 2}}},
-    "claims": [{"text": "wide", "column": "CE", "verdict": "supported", "numbers": {"SGD": 1}}],
-}
-
-
 def test_the_best_is_chosen_as_the_experiment_says(tmp_path):
     """Here by the training loss, which is smallest where the validation accuracy is not the highest."""
     for name in ("by loss", "by accuracy"):
@@ -260,7 +248,7 @@ def test_the_best_is_chosen_as_the_experiment_says(tmp_path):
             run = Run.create(tmp_path / name / config.digest, config)
             epoch = {"epoch": 0, "train_loss": loss, "validation_accuracy": accuracy}
             run.write_metrics(Metrics("finished", [epoch], {"test_accuracy": accuracy}))
-    of = Experiment(**{**EXPERIMENT, "select_on": "train_loss"})
+    of = Experiment(**{**fabricate.EXPERIMENT, "select_on": "train_loss"})
     of.write(tmp_path / "by loss")
     for folder, lr in ((tmp_path / "by loss", 1.0), (tmp_path / "by accuracy", 0.1)):
         (task,) = group(collect(folder))
@@ -268,7 +256,7 @@ def test_the_best_is_chosen_as_the_experiment_says(tmp_path):
 
 
 def test_an_experiment_is_read_as_it_was_written(tmp_path):
-    written = Experiment(**EXPERIMENT)
+    written = Experiment(**fabricate.EXPERIMENT)
     written.write(tmp_path / "a" / "b")
     (found,) = collect(tmp_path).experiments
     assert found.folder == "a/b"
@@ -276,7 +264,7 @@ def test_an_experiment_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_table_without_runs_is_a_report(tmp_path):
-    Experiment(**EXPERIMENT).write(tmp_path)
+    Experiment(**fabricate.EXPERIMENT).write(tmp_path)
     assert write_report(tmp_path, tmp_path / "page.html").runs == 0
     with pytest.raises(ValueError, match="csv needs runs"):
         write_report(tmp_path, tmp_path / "page.html", csv=tmp_path / "table.csv")
@@ -313,17 +301,17 @@ def test_csv_holds_no_formula(tmp_path):
 def test_latex_tables_are_well_formed(grid, tmp_path):
     folder = tmp_path / "runs"
     fabricate.write_grid(folder, radii=(50.0,), methods=[{"optimizer": "sps"}], epochs=2, seeds=2)
-    Experiment(**{**EXPERIMENT, "columns": ["CE", "50 % & more"]}).write(folder)
+    Experiment(**fabricate.EXPERIMENT).write(folder)
     write_report(folder, tmp_path / "page.html", latex=tmp_path / "table.tex")
     text = (tmp_path / "table.tex").read_text(encoding="utf-8")
     tables = re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.DOTALL)
-    assert len(tables) == 2
+    assert len(tables) == 3
     for alignment, body in tables:
         rows = [line for line in body.splitlines() if line.endswith(r"\\")]
         assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(alignment) - 1}
-    assert r"SGD & 75 $\pm$ 1 & 78.3 & -- & -- \\" in text
+    assert r"SGD & \textbf{75.4 $\pm$ 1.2} & 78.3 \\" in text
     assert r"SPS\_max & 0.1 & 75.20 $\pm$ 0.28 &" in text
-    assert r"50 \% \& more, ours" in text
+    assert r"50 \% \& more & supported \\" in text
 
 
 def test_figures_for_a_paper(tmp_path):

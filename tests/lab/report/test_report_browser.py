@@ -20,16 +20,6 @@ from browser import chromium as chromium
 EVIL = (
     "</script><script>document.title = 'taken over'</script><!--<img src=x onerror=\"document.title = 'taken over'\">"
 )
-EXPERIMENT = {
-    "title": "Robustness",
-    "source": "Figure 5",
-    "scale": "mini",
-    "metric": "test_accuracy",
-    "columns": ["CE"],
-    "paper": {"SGD": {"CE": 0.783}},
-    "ours": {"SGD": {"CE": {"mean": 0.754, "std": 0.012, "runs": 3}}},
-    "claims": [{"text": "wide", "verdict": "supported", "numbers": {"SGD": 0.761}, "metric": "test_accuracy"}],
-}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +30,7 @@ def page(tmp_path_factory):
     fabricate.write_grid(folder / "lines", radii=(None,), epochs=3, data="digits")
     fabricate.write_run(folder / "evil", RunConfig(data=EVIL, model=EVIL, epochs=3), accuracy=0.5)
     Run.create(folder / "early", RunConfig(data="digits", lr=3.0))
-    Experiment(**EXPERIMENT).write(folder / "ce")
+    Experiment(**fabricate.EXPERIMENT).write(folder / "ce")
     write_report(folder, folder / "report.html", title=EVIL)
     return folder / "report.html"
 
@@ -110,7 +100,7 @@ def test_verdict_and_the_papers_numbers(chromium, page):
     usable = chromium.run("return [...document.querySelectorAll('#verdict .usable')].map((chip) => chip.textContent)")
     assert usable.count("✓ 0.1") == 8, "at 0.1, all four methods work in both tasks"
     experiment = chromium.find("#experiments")[0].text
-    for words in ("Robustness (Figure 5), mini scale", "75.4 ± 1.2 (3 runs)", "78.3", "supported: wide (SGD 76.1)"):
+    for words in ("Robustness (Figure 5), mini scale", "75.4 ± 1.2", "78.3", "50 % & more supported"):
         assert words in experiment
 
 

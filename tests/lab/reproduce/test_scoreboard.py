@@ -6,19 +6,21 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
 from borat.lab.methods import METHODS
-from borat.lab.reproduce.board import FLOOR, Board, Score, goal_lines, make_board
+from borat.lab.reproduce.kinds.ratios import summarise
+from borat.lab.reproduce.kinds.scoreboard import FLOOR, Board, Score, make_board
 from borat.lab.reproduce.reading import load_spec, read_spec
 from borat.lab.store.records import collect
 from borat.lab.store.run import Metrics, Run
 from engines import Inline, Nothing
 
-SPEC = """
+HEAD = """
 title = "Two tasks"
 source = "not in the paper"
 question = "Which one?"
@@ -26,6 +28,10 @@ kind = "scoreboard"
 protocol = "Train on digits."
 seeds = [0, 1]
 goal = ["FreeBORAT3"]
+"""
+SPEC = (
+    HEAD
+    + """
 [base]
 data = "digits"
 batch_size = 16
@@ -50,6 +56,7 @@ grid = { lr = [0.1, 1.0] }
 [mini]
 differences = ["Nothing."]
 """
+)
 
 
 def write(folder: Path, text: str = SPEC) -> Path:
@@ -99,21 +106,33 @@ def result(tmp_path):
 GUESS = math.log(10)
 
 
+def overall(board: Board, scores: pd.DataFrame, method: str) -> pd.Series:
+    return summarise(board.ratios(scores)).loc[method]
+
+
+def board_of(costs: dict[str, dict[str, float]]) -> Board:
+    """A board with one seed, the same at the defaults and tuned."""
+    scores = pd.DataFrame({method: {c: Score((x,)) for c, x in row.items()} for method, row in costs.items()}).T
+    return Board(scores, scores)
+
+
 def test_numbers_by_hand(result):
     board = make_board(result)
-    assert board.tuned["SGD", "A"].mean == pytest.approx(0.11)
-    assert board.defaults["SGD", "A"].mean == pytest.approx(0.19)
-    assert board.tuned["FreeBORAT3", "A"] == board.defaults["FreeBORAT3", "A"], "chosen by validation, not by the test"
-    assert board.tuned["FreeBORAT3", "B"].costs == (0.8, 0.8)
-    diverged = board.defaults["SGD", "B"]
+    assert board.tuned.loc["SGD", "A"].mean == pytest.approx(0.11)
+    assert board.defaults.loc["SGD", "A"].mean == pytest.approx(0.19)
+    assert board.tuned.loc["FreeBORAT3", "A"] == board.defaults.loc["FreeBORAT3", "A"], (
+        "chosen by validation, not by the test"
+    )
+    assert board.tuned.loc["FreeBORAT3", "B"].costs == (0.8, 0.8)
+    diverged = board.defaults.loc["SGD", "B"]
     assert (sorted(diverged.costs), diverged.lost) == ([1.0, GUESS], 1), "what diverged counts as guessing"
     assert [board.best(column) for column in "AB"] == ["SGD", "FreeBORAT3"]
-    free, sgd = (board.overall(board.defaults, method) for method in ("FreeBORAT3", "SGD"))
-    assert free.mean == pytest.approx(math.sqrt(0.13 / 0.11 * 1.0 / 0.8))
-    assert (free.worst, free.column) == (pytest.approx(1.25), "B")
-    assert sgd.mean == pytest.approx(math.sqrt(0.19 / 0.11 * (1.0 + GUESS) / 2 / 0.8))
-    assert board.ranking(board.defaults) == ["FreeBORAT3", "SGD"]
-    assert board.overall(board.tuned, "SGD").mean == pytest.approx(math.sqrt(1.6 / 0.8))
+    free, sgd = (overall(board, board.defaults, method) for method in ("FreeBORAT3", "SGD"))
+    assert free["mean"] == pytest.approx(math.sqrt(0.13 / 0.11 * 1.0 / 0.8))
+    assert (free.worst, free.task) == (pytest.approx(1.25), "B")
+    assert sgd["mean"] == pytest.approx(math.sqrt(0.19 / 0.11 * (1.0 + GUESS) / 2 / 0.8))
+    assert board.ranking() == ["FreeBORAT3", "SGD"]
+    assert overall(board, board.tuned, "SGD")["mean"] == pytest.approx(math.sqrt(1.6 / 0.8))
 
 
 def test_tables_by_hand(result):
@@ -139,31 +158,26 @@ def test_tables_by_hand(result):
 
 
 def test_the_goal_can_be_met():
-    scores = {("X", "A"): Score((0.10,)), ("Y", "A"): Score((0.11,))}
-    board = Board(("X", "Y"), ("A",), scores, scores)
-    (line,) = goal_lines(board, ("Y",), {"A": "test_accuracy"})
-    assert (line.is_met, line.rival) == (True, "X"), "exactly one point behind is near enough"
-    (line,) = goal_lines(board, ("Y",), {"A": "test_loss"})
-    assert (line.is_met, line.excess) == (False, pytest.approx(0.1))
+    board = board_of({"X": {"A": 0.10}, "Y": {"A": 0.11}})
+    assert board.best("A") == "X"
+    assert board.excess("Y", "A", "test_accuracy") == (pytest.approx(0.01), True), "exactly one point is near enough"
+    assert board.excess("Y", "A", "test_loss") == (pytest.approx(0.1), False)
 
 
 def test_overall_in_closed_form():
     """Ratios of 2, 2² … 2ⁿ have the geometric mean 2^((n + 1) / 2)."""
-    columns = tuple("abcde")
-    best = {("best", column): Score((0.01,)) for column in columns}
-    other = {("other", column): Score((0.01 * 2.0 ** (i + 1),)) for i, column in enumerate(columns)}
-    board = Board(("best", "other"), columns, best | other, best | other)
-    overall = board.overall(board.tuned, "other")
-    assert overall.mean == pytest.approx(2.0**3)
-    assert (overall.worst, overall.column) == (pytest.approx(32.0), "e")
-    assert board.overall(board.tuned, "best").mean == 1.0
+    other = {column: 0.01 * 2.0 ** (i + 1) for i, column in enumerate("abcde")}
+    board = board_of({"best": dict.fromkeys(other, 0.01), "other": other})
+    found = overall(board, board.tuned, "other")
+    assert found["mean"] == pytest.approx(2.0**3)
+    assert (found.worst, found.task) == (pytest.approx(32.0), "e")
+    assert overall(board, board.tuned, "best")["mean"] == 1.0
 
 
 def test_a_method_without_error_is_not_infinitely_better():
-    scores = {("X", "A"): Score((0.0,)), ("Y", "A"): Score((0.01,))}
-    board = Board(("X", "Y"), ("A",), scores, scores)
-    assert board.overall(board.tuned, "Y").mean == pytest.approx(0.01 / FLOOR)
-    assert board.overall(board.tuned, "X").mean == 1.0
+    board = board_of({"X": {"A": 0.0}, "Y": {"A": 0.01}})
+    assert overall(board, board.tuned, "Y")["mean"] == pytest.approx(0.01 / FLOOR)
+    assert overall(board, board.tuned, "X")["mean"] == 1.0
 
 
 def test_a_method_that_always_diverges_has_a_place(tmp_path):
@@ -175,8 +189,8 @@ def test_a_method_that_always_diverges_has_a_place(tmp_path):
                 store(tmp_path, config.replace(seed=seed), 0.5, math.nan if status == "diverged" else 0.5, status)
     result = spec.at("mini").run(tmp_path, engine=Nothing())
     board = make_board(result)
-    assert board.tuned["SGD", "A"] == Score((0.9, 0.9), 2)
-    assert board.overall(board.tuned, "SGD").mean == pytest.approx(math.sqrt(0.9 / 0.5 * GUESS / 0.5))
+    assert board.tuned.loc["SGD", "A"] == Score((0.9, 0.9), 2)
+    assert overall(board, board.tuned, "SGD")["mean"] == pytest.approx(math.sqrt(0.9 / 0.5 * GUESS / 0.5))
     page = result.page("")
     assert "10.0 ± 0.00 (2 of 2 lost)" in page.markdown
     assert page.tables[4].rows[0] == ("SGD", "-, -", "-, -")
@@ -192,18 +206,20 @@ def test_every_method_has_six_decades_around_its_defaults():
     for cell in cells:
         rates = [config.lr for config in cell.configs]
         assert [round(math.log10(b / a), 6) for a, b in pairwise(rates)] == [1.0] * 5
-        assert cell.default in cell.configs, "a run counts once"
-        assert cell.default.lr == METHODS[cell.default.optimizer].lr
+        (default,) = cell.defaults
+        assert default in cell.configs, "a run counts once"
+        assert default.lr == METHODS[default.optimizer].lr
     losses = {column.name for column in spec.columns if column.metric == "test_loss"}
     assert losses == {column.name for column in spec.columns if column.name.startswith("text")}
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
-    ('kind = "scoreboard"', 'kind = "table"', "unknown key of columns, B 'metric'"),
+    ('goal = ["FreeBORAT3"]', "goals = []", "unknown key 'goals'; did you mean 'goal'"),
+    (HEAD, HEAD.replace("scoreboard", "table").partition("goal")[0], "columns.1: unknown key of B 'metric'"),
     ('metric = "test_loss"', 'metric = "test_los"', "unknown metric of B 'test_los'; did you mean 'test_loss'"),
     ('goal = ["FreeBORAT3"]', 'goal = ["FreeBORAT"]', "unknown method 'FreeBORAT'; did you mean 'FreeBORAT3'"),
     ('optimizer = "sgd"', 'optimizer = "sgd"\ncolumns = ["A"]', "SGD must be in all columns of a scoreboard, got A"),
-    ("[mini]", "[paper]\nSGD = { A = 90.0 }\n[mini]", "a scoreboard has no paper"),
+    ("[mini]", "[paper]\nSGD = { A = 90.0 }\n[mini]", "unknown key 'paper'"),
 ])  # fmt: skip
 def test_mistakes_are_explained(tmp_path, old, new, message):
     assert old in SPEC

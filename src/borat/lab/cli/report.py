@@ -33,5 +33,4 @@ def report(
         echo(f"{len(summary.figures)} figures in {static}")
     for path in filter(None, (csv, latex)):
         echo(f"table in {path}")
-    parts = ", ".join(f"{count} {status}" for status, count in summary.counts.items() if count)
-    echo(f"{summary.runs} runs{f' ({parts})' if parts else ''}: {page}")
+    echo(f"{summary}: {page}")

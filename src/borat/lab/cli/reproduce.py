@@ -22,7 +22,8 @@ from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.grid import parse_values
 
 if TYPE_CHECKING:
-    from borat.lab.reproduce.spec import ResultPage, Spec, Study, StudyResult
+    from borat.lab.reproduce.page import ResultPage, StudyResult
+    from borat.lab.reproduce.spec import Spec, Study
 
 
 @app.command()
@@ -44,7 +45,7 @@ def reproduce(
     data_dir: common.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/NAME.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result to this Markdown file.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw a scoreboard to this PNG or PDF file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw ratios, as of the scoreboard, to this PNG or PDF.")] = None,
     commands: Annotated[
         bool, typer.Option("--commands", help="Print a `borat train` command for each missing run, and exit.")
     ] = False,
@@ -82,7 +83,7 @@ def reproduce(
 def _check_picture(spec: Spec, picture: Path) -> None:
     """Raise a ValueError before hours of training."""
     if not spec.draws_picture:
-        raise ValueError(f"--picture is for a scoreboard, which {spec.name} is not")
+        raise ValueError(f"--picture needs an experiment with ratios, such as scoreboard or zoo, got {spec.name}")
     if picture.suffix not in (".png", ".pdf"):
         raise ValueError(f"--picture must end with .png or .pdf, got {picture}")
 
@@ -101,6 +102,7 @@ def _write(
     if picture is not None:
         from borat.lab.figures import save
 
+        picture.parent.mkdir(parents=True, exist_ok=True)
         written += save(result.study.spec.draw(result), picture.parent, picture.stem, [picture.suffix[1:]])
     return written
 
@@ -110,7 +112,7 @@ def _show_list() -> None:
 
     for name in spec_names():
         spec = load_spec(name)
-        sizes = "; ".join(f"{scale}: {spec.size(spec.at(scale))}" for scale in ("full", "mini"))
+        sizes = "; ".join(f"{scale}: {spec.at(scale).size()}" for scale in ("full", "mini"))
         console.print(f"[bold]{name}[/]  {escape(spec.source)}", highlight=False)
         for line in (spec.question, sizes):
             console.print(Padding(escape(line), (0, 0, 0, 4)), highlight=False)

@@ -1,6 +1,6 @@
-"""Reports: a folder of runs as one page that opens by a double click, as figures for a paper, as CSV and LaTeX.
+"""Reports: a folder of runs as one page, as figures for a paper, as CSV and LaTeX.
 
-They read the store and nothing else, so that they can be made while a sweep is running.
+They only read the store, so that they can be made while a sweep is running.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from borat.lab.files import write_text
 from borat.lab.report.export import write_csv, write_latex
 from borat.lab.report.page import render
-from borat.lab.report.tasks import TaskReport, group
+from borat.lab.report.tasks import TaskGroup, group
 from borat.lab.store.records import Collection, collect
 from borat.lab.store.run import STATUSES
 
@@ -21,13 +21,10 @@ __all__ = ["Summary", "write_report"]
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of the runs in a report."""
+    """Summary of a report."""
 
-    output: Path
     counts: dict[str, int]
     """Number of runs with each status."""
-    data: tuple[str, ...]
-    tasks: int
     notes: tuple[str, ...]
     """Files that could not be read, and why."""
     figures: tuple[Path, ...] = ()
@@ -35,6 +32,10 @@ class Summary:
     @property
     def runs(self) -> int:
         return sum(self.counts.values())
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
+        return _count(self.runs, "run") + (f" ({parts})" if parts else "")
 
 
 def write_report(
@@ -46,18 +47,18 @@ def write_report(
     csv: Path | None = None,
     latex: Path | None = None,
 ) -> Summary:
-    """Write the page for all runs below a folder, and further forms of it where asked. Each file is written atomically.
+    """Write a page for all runs below a folder, and other files on request. Each file is written atomically.
 
     Args:
-        folder: where the runs are, at any depth.
-        output: the HTML file to write.
-        title: of the page; without one, that of the reproduced experiment or the folder's name.
-        static: a folder for the figures as PNG and PDF.
-        csv: a file for the table of runs.
-        latex: a file for the table of settings, means over seeds, and for ours beside the paper's.
+        folder: folder of the runs, at any depth.
+        output: HTML file to write.
+        title: title of the page; by default, that of the reproduced experiment, or the folder's name.
+        static: folder for the figures as PNG and PDF.
+        csv: file for the table of runs.
+        latex: file for the tables of experiments, and for the means over seeds of each setting.
 
     Raises:
-        ValueError: if the folder does not exist, or if it holds neither a run nor the table of an experiment.
+        ValueError: if the folder does not exist, or if it holds neither a run nor the tables of an experiment.
     """
     found = collect(folder)
     if found.runs.empty and not found.experiments:
@@ -71,20 +72,17 @@ def write_report(
     if static is not None and static.is_file():
         raise ValueError(f"static must be a folder, got the file {static}")
     tasks = group(found)
-    counts = {status: int((found.runs.status == status).sum()) for status in STATUSES}
-    data = tuple(sorted(set(found.runs.data)))
-    page = render(title or _title(folder, found), _describe(counts, data, tasks), found, tasks)
-    write_text(output, page)
+    summary = Summary({s: int((found.runs.status == s).sum()) for s in STATUSES}, tuple(found.notes))
+    write_text(output, render(title or _title(folder, found), _describe(summary, found, tasks), found, tasks))
     if csv is not None:
         write_csv(found.runs, csv)
     if latex is not None:
         write_latex(tasks, found.experiments, latex)
-    figures = []
-    if static is not None:
-        from borat.lab.report.static import write_figures  # with Matplotlib, which the page does not need
+    if static is None:
+        return summary
+    from borat.lab.report.static import write_figures  # imports Matplotlib, which the page does not need
 
-        figures = write_figures(tasks, static)
-    return Summary(output, counts, data, len(tasks), tuple(found.notes), tuple(figures))
+    return Summary(summary.counts, summary.notes, tuple(write_figures(tasks, static)))
 
 
 def _title(folder: Path, found: Collection) -> str:
@@ -92,12 +90,10 @@ def _title(folder: Path, found: Collection) -> str:
     return titles.pop() if len(titles) == 1 else f"Runs in {folder.resolve().name}"
 
 
-def _describe(counts: dict[str, int], data: Sequence[str], tasks: Sequence[TaskReport]) -> str:
-    total = sum(counts.values())
-    if not total:
+def _describe(summary: Summary, found: Collection, tasks: Sequence[TaskGroup]) -> str:
+    if not summary.runs:
         return "No training runs, only measured tables."
-    parts = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    return f"{_count(total, 'run')} ({parts}) on {', '.join(data)}; {_count(len(tasks), 'task')}."
+    return f"{summary} on {', '.join(sorted(set(found.runs.data)))}; {_count(len(tasks), 'task')}."
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its scripts, Plotly and the data inside. It asks the network for nothing."""
+"""The page: one HTML file with its style, its scripts, Plotly and the data inside. It needs no network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
 from importlib import resources
 from string import Template
 from typing import Any
@@ -15,15 +14,15 @@ from typing import Any
 from borat.lab.figures import DASHES, PALETTE, SCALE, kind_styles, method_styles
 from borat.lab.methods import sort_labels
 from borat.lab.report.rows import make_table
-from borat.lab.report.tasks import Mean, Setting, TaskReport
+from borat.lab.report.tasks import Mean, Setting, TaskGroup
 from borat.lab.robustness import LOSS_MARGIN, MARGIN, sentence
 from borat.lab.store.records import Collection
 
 SCRIPTS = ("base.js", "verdict.js", "heatmaps.js", "curves.js", "kinds.js", "table.js", "main.js")
 
 
-def render(title: str, summary: str, found: Collection, tasks: Sequence[TaskReport]) -> str:
-    """The HTML of a report."""
+def render(title: str, summary: str, found: Collection, tasks: Sequence[TaskGroup]) -> str:
+    """Return the HTML of a report."""
     from plotly.offline import get_plotlyjs
 
     return Template(_asset("page.html")).substitute(
@@ -35,14 +34,29 @@ def render(title: str, summary: str, found: Collection, tasks: Sequence[TaskRepo
     )
 
 
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
 def embed(data: Any) -> str:
-    """JSON that may stand inside a script element: no text in it can end the element or start a comment."""
+    """Return JSON for a script element: no text in it can end the element or start a comment."""
     text = json.dumps(_plain(data), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def make_data(title: str, summary: str, found: Collection, tasks: Sequence[TaskReport]) -> dict[str, Any]:
-    """Everything that the scripts draw."""
+def _plain(value: Any) -> Any:
+    """Round numbers to six digits, and replace those that are not finite by None."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def make_data(title: str, summary: str, found: Collection, tasks: Sequence[TaskGroup]) -> dict[str, Any]:
+    """Return everything that the scripts draw."""
     kinds = {kind for task in tasks for setting in task.settings for counts in setting.kinds for kind in counts}
     methods = sort_labels(method for task in tasks for method in task.methods)
     styles = method_styles(methods)
@@ -58,11 +72,11 @@ def make_data(title: str, summary: str, found: Collection, tasks: Sequence[TaskR
         "kinds": {kind: asdict(style) for kind, style in kind_styles(kinds).items()},
         "experiments": [experiment.model_dump() for experiment in found.experiments],
         "tasks": [_task(task) for task in tasks],
-        "table": make_table(tasks),
+        "table": asdict(make_table(tasks)),
     }
 
 
-def _task(task: TaskReport) -> dict[str, Any]:
+def _task(task: TaskGroup) -> dict[str, Any]:
     grid = task.grid
     return {
         "name": task.name,
@@ -79,32 +93,30 @@ def _task(task: TaskReport) -> dict[str, Any]:
             "seconds": grid.seconds,
             "panels": {m: [_cell(task, s, *place) for place, s in cells.items()] for m, cells in grid.cells.items()},
         },
-        "settings": [_setting(setting, task) for setting in task.settings],
+        "settings": [_setting(task, setting) for setting in task.settings],
     }
 
 
-def _cell(task: TaskReport, setting: Setting, lr: float, second: float | None) -> dict[str, Any]:
+def _about(task: TaskGroup, setting: Setting) -> dict[str, Any]:
     is_best = setting is task.best[setting.method]
-    about = {"lost": setting.lost, "status": setting.status, "best": is_best, "label": label(setting)}
-    return {"lr": lr, "second": second, **_mean(setting.result), **about}
+    return {"label": setting.label, "lost": setting.lost, "status": setting.status, "best": is_best}
 
 
-def _setting(setting: Setting, task: TaskReport) -> dict[str, Any]:
+def _cell(task: TaskGroup, setting: Setting, lr: float, second: float | None) -> dict[str, Any]:
+    result = asdict(setting.result) if setting.result else {"mean": None, "std": None, "runs": 0}
+    return {"lr": lr, "second": second, **result, **_about(task, setting)}
+
+
+def _setting(task: TaskGroup, setting: Setting) -> dict[str, Any]:
     counts = setting.kinds
+    curves = {"train_loss": "train_loss", "validation": f"validation_{task.measure}", "step_size": "step_size"}
     return {
         "method": setting.method,
         "lr": setting.config.lr,
         "radius": setting.config.radius,
-        "label": label(setting),
         "seeds": len(setting.runs),
-        "lost": setting.lost,
-        "status": setting.status,
-        "best": setting is task.best[setting.method],
-        "curves": {
-            "train_loss": _curve(setting.curve("train_loss")),
-            "validation": _curve(setting.curve(f"validation_{task.measure}")),
-            "step_size": _curve(setting.curve("step_size")),
-        },
+        **_about(task, setting),
+        "curves": {name: _curve(setting.curve(key)) for name, key in curves.items()},
         "kinds": {
             kind: [count[kind] / max(count.total(), 1) for count in counts]
             for kind in sorted({kind for count in counts for kind in count})
@@ -115,36 +127,4 @@ def _setting(setting: Setting, task: TaskReport) -> dict[str, Any]:
 def _curve(values: Sequence[Mean | None]) -> dict[str, Any]:
     several = any(value is not None and value.std is not None for value in values)
     curve: dict[str, Any] = {"mean": [value and value.mean for value in values]}
-    if several:
-        curve["std"] = [value and value.std for value in values]
-    return curve
-
-
-def _mean(value: Mean | None) -> dict[str, Any]:
-    return {"mean": value and value.mean, "std": value and value.std, "runs": value.runs if value else 0}
-
-
-def label(setting: Setting) -> str:
-    """The choices of a setting, without the method."""
-    config = setting.config
-    parts = [f"lr {config.lr:g}"]
-    parts += [f"radius {config.radius:g}"] if config.radius is not None else []
-    parts += [f"weight decay {config.weight_decay:g}"] if config.weight_decay else []
-    parts += [f"momentum {config.momentum:g}"] if config.momentum != type(config)().momentum else []
-    return ", ".join(parts)
-
-
-def _plain(value: Any) -> Any:
-    """Only what JSON knows: numbers with six digits, and null for those that are not finite."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value
-
-
-@cache
-def _asset(name: str) -> str:
-    return (resources.files(__package__) / "assets" / name).read_text(encoding="utf-8")
+    return curve | ({"std": [value and value.std for value in values]} if several else {})

@@ -1,4 +1,4 @@
-"""The table of runs: the same columns for the page, for CSV and for LaTeX."""
+"""The table of runs and settings, for the page and for LaTeX."""
 
 from __future__ import annotations
 
@@ -8,30 +8,52 @@ from typing import Any
 
 import pandas as pd
 
-from borat.lab.config import RunConfig
-from borat.lab.report.tasks import METHOD_KEYS, RESULT_COLUMN, Mean, Setting, TaskReport, short_names
-from borat.lab.store.records import RESULTS
+from borat.lab.report.tasks import METHOD_KEYS, RESULT_COLUMN, Mean, Setting, TaskGroup, short_names
 from borat.lab.store.run import LOST, STATUSES
+
+CHOICES = tuple(key for key in METHOD_KEYS if key not in ("optimizer", "bundle_size", "schedule"))
+"""Keys of a method that are not part of its name."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column; its kind says how it is written: text, number, whole, percent or seconds."""
+    """A column; its kind is one of text, number, whole, percent and seconds."""
 
     key: str
     title: str
     kind: str
 
 
-def make_columns(tasks: Sequence[TaskReport]) -> list[Column]:
-    """Method and learning rate always; of the other choices those that differ between runs."""
+@dataclass(frozen=True)
+class RunTable:
+    """Cells of all runs and of all settings, by column."""
+
+    columns: list[Column]
+    runs: list[list[Any]]
+    settings: list[list[Any]]
+    """A mean over seeds is a list of two numbers, the mean and the standard deviation."""
+
+
+def make_table(tasks: Sequence[TaskGroup]) -> RunTable:
+    if not tasks:
+        return RunTable([], [], [])
+    columns = _columns(tasks)
+    keys = [column.key for column in columns]
+    named = list(zip(short_names(tasks), tasks, strict=True))
+    runs = pd.concat([task.runs.assign(task=name) for name, task in named]).reset_index()
+    runs = runs.assign(epochs=runs.epochs_done)[keys].astype(object)
+    settings = [_setting_row(name, setting, keys) for name, task in named for setting in task.settings]
+    return RunTable(columns, runs.where(runs.notna(), None).to_numpy().tolist(), settings)
+
+
+def _columns(tasks: Sequence[TaskGroup]) -> list[Column]:
+    """Return the columns: method and learning rate always, other choices only if they differ between runs."""
     configs = [setting.config for task in tasks for setting in task.settings]
-    varied = [key for key in METHOD_KEYS if len({getattr(config, key) for config in configs}) > 1]
-    choices = [k for k in varied if k not in ("optimizer", "bundle_size", "schedule", "lr")]
+    varied = [key for key in CHOICES if key != "lr" and len({getattr(config, key) for config in configs}) > 1]
     return [
         Column("method", "method", "text"),
         Column("lr", "lr", "number"),
-        *(Column(key, key.replace("_", " "), "number") for key in choices),
+        *(Column(key, key.replace("_", " "), "number") for key in varied),
         *_results(tasks),
         Column("train_loss", "training loss", "number"),
         Column("seed", "seed", "whole"),
@@ -43,8 +65,8 @@ def make_columns(tasks: Sequence[TaskReport]) -> list[Column]:
     ]
 
 
-def _results(tasks: Sequence[TaskReport]) -> list[Column]:
-    """Accuracies where tasks are judged by them, losses and perplexities where they are judged by those."""
+def _results(tasks: Sequence[TaskGroup]) -> list[Column]:
+    """Return the columns of the measures that the tasks have: accuracies, or losses and perplexities."""
     columns = []
     for measure, kind in (("accuracy", "percent"), ("loss", "number")):
         titles = {task.metric for task in tasks if task.measure == measure}
@@ -56,20 +78,23 @@ def _results(tasks: Sequence[TaskReport]) -> list[Column]:
     return columns
 
 
-def setting_row(task: str, setting: Setting) -> dict[str, Any]:
-    """The means over the seeds of one setting; a seed that diverged or failed is counted, not averaged."""
-    runs = setting.runs
+def _setting_row(task: str, setting: Setting, keys: Sequence[str]) -> list[Any]:
+    """Return means over the seeds of a setting; a seed that diverged or failed is counted, not averaged."""
+    runs, config = setting.runs, setting.config
     kept = runs[~runs.status.isin(LOST)]
-    measured = ("train_loss", "validation_accuracy", "validation_loss", *RESULTS, "seconds")
     several = len(runs) > 1
-    return {
-        **_choices(task, setting.config),
+    row = {
+        "method": config.method,
+        "task": task,
+        **{key: getattr(config, key) for key in CHOICES},
         "seed": f"{len(runs)} seeds" if several else int(runs.seed.iloc[0]),
         "status": _status(runs),
-        "epochs": Mean.of(kept.epochs_done),
-        **{key: Mean.of(kept[key]) for key in measured},
         "run": f"{len(runs)} runs" if several else runs.index[0],
     }
+    for key in (key for key in keys if key not in row):
+        mean = Mean.of(kept["epochs_done" if key == "epochs" else key])
+        row[key] = mean and [mean.mean, mean.std]
+    return [row[key] for key in keys]
 
 
 def _status(runs: pd.DataFrame) -> str:
@@ -77,28 +102,3 @@ def _status(runs: pd.DataFrame) -> str:
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{count} {status}" for status, count in counts.items())
-
-
-def _choices(task: str, config: RunConfig) -> dict[str, Any]:
-    choices = {key: getattr(config, key) for key in METHOD_KEYS if key not in ("optimizer", "bundle_size", "schedule")}
-    return {"method": config.method, "task": task, **choices}
-
-
-def make_table(tasks: Sequence[TaskReport]) -> dict[str, Any]:
-    """Columns, rows of runs, and rows of settings (means over seeds), as the page wants them."""
-    if not tasks:
-        return {"columns": [], "runs": [], "settings": []}
-    columns = make_columns(tasks)
-    named = list(zip(short_names(tasks), tasks, strict=True))
-    runs = pd.concat([task.runs.assign(task=name) for name, task in named]).reset_index()
-    runs = runs.assign(epochs=runs.epochs_done)[[column.key for column in columns]].astype(object)
-    settings = [setting_row(name, setting) for name, task in named for setting in task.settings]
-    return {
-        "columns": [vars(column) for column in columns],
-        "runs": runs.where(runs.notna(), None).to_numpy().tolist(),
-        "settings": [_cells(columns, row) for row in settings],
-    }
-
-
-def _cells(columns: Sequence[Column], row: dict[str, Any]) -> list[Any]:
-    return [[v.mean, v.std] if isinstance(v := row[column.key], Mean) else v for column in columns]

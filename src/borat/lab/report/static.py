@@ -1,4 +1,4 @@
-"""The same figures for a paper: PNG and PDF, drawn by matplotlib."""
+"""The figures of a report for a paper: PNG and PDF, drawn by Matplotlib."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -16,40 +17,37 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from borat.lab.figures import DASHES, MARKERS, SCALE, Style, kind_styles, method_styles, save
 from borat.lab.metrics import lower_is_better, unit, value_text
-from borat.lab.report.page import label
-from borat.lab.report.tasks import Mean, Setting, TaskReport, short_names
+from borat.lab.report.tasks import Mean, Setting, TaskGroup, short_names
 
 SHAPES = dict(zip(MARKERS, "os^Dvp*h", strict=True))
 LINES = dict(zip(DASHES, ("-", "--", ":", "-."), strict=True))
-"""Plotly's words, and matplotlib's."""
+"""Matplotlib's markers and dashes by Plotly's names."""
 LOOK: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "pdf.fonttype": 42,
+    "pdf.fonttype": 42,  # TrueType, which journals accept
     "hatch.linewidth": 0.6,
 }
-"""Fonts that journals accept (TrueType), and no more ink than needed."""
-
 BLUES = LinearSegmentedColormap.from_list("borat", SCALE["light"])
 PANELS_IN_ROW = 4
 LEGEND_COLUMNS = 2
 FORMATS = ("png", "pdf")
 
 
-def write_figures(tasks: Sequence[TaskReport], folder: Path) -> list[Path]:
+def write_figures(tasks: Sequence[TaskGroup], folder: Path) -> list[Path]:
     """Write every figure that the tasks have data for, as ``<figure>_<task>.png`` and ``.pdf``."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for task, name in zip(tasks, file_names(tasks), strict=True):
-        for figure_name, figure in draw_all(task):
-            with mpl.rc_context(LOOK):
+    with mpl.rc_context(LOOK):
+        for task, name in zip(tasks, file_names(tasks), strict=True):
+            for figure_name, figure in draw_all(task):
                 written += save(figure, folder, f"{figure_name}_{name}", FORMATS, dpi=200)
     return written
 
 
-def file_names(tasks: Sequence[TaskReport]) -> list[str]:
-    """One short name for each task: data, model and loss, then whatever tells it from the others."""
+def file_names(tasks: Sequence[TaskGroup]) -> list[str]:
+    """Return a short name for each task: data, model and loss, then the parts that distinguish it from the others."""
     names: list[str] = []
     for task, apart in zip(tasks, short_names(tasks), strict=True):
         parts = [*task.parts[:3], *(part for part in task.parts[3:] if len(tasks) > 1 and part in apart.split(", "))]
@@ -58,48 +56,55 @@ def file_names(tasks: Sequence[TaskReport]) -> list[str]:
     return names
 
 
-def draw_all(task: TaskReport) -> Iterator[tuple[str, Figure]]:
-    """The figures of one task and what they are called."""
+def draw_all(task: TaskGroup) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures of a task and their names."""
     styles = method_styles(task.methods)
-    with mpl.rc_context(LOOK):
-        if task.grid.form == "heatmaps":
-            yield "heatmaps", draw_heatmaps(task)
-        elif task.grid.cells:
-            yield task.measure, (draw_lines if task.grid.form == "lines" else draw_dots)(task, styles)
-        best = [setting for setting in task.best.values() if setting.curve("train_loss")]
-        if best:
-            yield "curves", draw_curves(best, styles, task.measure)
-        if any(any(setting.curve("step_size")) for setting in best):
-            yield "step_sizes", draw_step_sizes(best, styles)
-        with_kinds = [setting for setting in best if setting.kinds]
-        if with_kinds:
-            yield "kinds", draw_kinds(with_kinds)
+    if task.grid.form == "heatmaps":
+        yield "heatmaps", draw_heatmaps(task)
+    elif task.grid.cells:
+        yield task.measure, (draw_lines if task.grid.form == "lines" else draw_dots)(task, styles)
+    best = [setting for setting in task.best.values() if setting.curve("train_loss")]
+    if best:
+        yield "curves", draw_curves(best, styles, task.measure)
+    if with_steps := [setting for setting in best if any(setting.curve("step_size"))]:
+        yield "step_sizes", draw_step_sizes(with_steps, styles)
+    if with_kinds := [setting for setting in best if setting.kinds]:
+        yield "kinds", draw_kinds(with_kinds)
 
 
-def draw_heatmaps(task: TaskReport) -> Figure:
-    """One panel for each method, all on the same scale."""
+def _panels(count: int, edge: tuple[float, float], size: tuple[float, float], sharex: bool) -> tuple[Figure, Any]:
+    """Return a figure with so many panels of a size, in rows, and an edge."""
+    columns = min(PANELS_IN_ROW, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(edge[0] + columns * size[0], edge[1] + rows * size[1]), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=True).ravel()
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels
+
+
+# Results over the learning rate
+
+
+def draw_heatmaps(task: TaskGroup) -> Figure:
+    """Draw a panel for each method, all on the same scale."""
     grid = task.grid
-    columns = min(PANELS_IN_ROW, len(grid.cells))
-    rows = math.ceil(len(grid.cells) / columns)
-    size = (0.6 + columns * (0.5 + 0.5 * len(grid.lrs)), rows * (0.9 + 0.36 * len(grid.seconds)))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    size = (0.5 + 0.5 * len(grid.lrs), 0.9 + 0.36 * len(grid.seconds))
+    figure, panels = _panels(len(grid.cells), (0.6, 0.0), size, sharex=True)
     values = [s.result.mean for cells in grid.cells.values() for s in cells.values() if s.result and not s.lost]
     norm = Normalize(min(values, default=0.0), max(values, default=1.0) + 1e-9)
     colours = BLUES.reversed() if lower_is_better(task.metric) else BLUES
-    for axes, method in zip(panels.flat, grid.cells, strict=False):
+    for axes, method in zip(panels, grid.cells, strict=False):
         _draw_heatmap(axes, method, task, norm, colours)
-    for axes in panels.flat[len(grid.cells) :]:
-        axes.set_visible(False)
     figure.supxlabel("learning rate", size=9)
     figure.supylabel(str(grid.second).replace("_", " "), size=9)
-    scale = figure.colorbar(mpl.cm.ScalarMappable(norm, colours), ax=list(panels.flat), fraction=0.03, pad=0.01)
+    scale = figure.colorbar(mpl.cm.ScalarMappable(norm, colours), ax=list(panels), fraction=0.03, pad=0.01)
     scale.ax.yaxis.set_major_formatter(lambda value, _: f"{unit(task.metric) * value:.3g}")
     scale.set_label(_axis_title(task.metric))
     return figure
 
 
-def _draw_heatmap(axes: Any, method: str, task: TaskReport, norm: Normalize, colours: Colormap) -> None:
+def _draw_heatmap(axes: Any, method: str, task: TaskGroup, norm: Normalize, colours: Colormap) -> None:
     grid = task.grid
     axes.set_title(method, size=9, weight="bold")
     axes.set(xlim=(-0.5, len(grid.lrs) - 0.5), ylim=(-0.5, len(grid.seconds) - 0.5))
@@ -108,21 +113,21 @@ def _draw_heatmap(axes: Any, method: str, task: TaskReport, norm: Normalize, col
     axes.tick_params(length=0)
     for (lr, second), setting in grid.cells[method].items():
         x, y = grid.lrs.index(lr), grid.seconds.index(second)
-        corner = (x - 0.48, y - 0.48)
+        corner, middle = (x - 0.48, y - 0.48), {"ha": "center", "va": "center"}
         if setting.lost:
             axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor="white", edgecolor="#a33c00", hatch="////", lw=0.6))
-            axes.text(x, y, "×", ha="center", va="center", size=12, weight="bold")  # noqa: RUF001
+            axes.text(x, y, "×", size=12, weight="bold", **middle)  # noqa: RUF001
         elif setting.result:
             face = colours(float(norm(setting.result.mean)))
             axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=face, lw=0))
             colour = "white" if _luminance(face) < 0.18 else "black"
-            axes.text(x, y, _written(task.metric, setting.result), ha="center", va="center", size=7, color=colour)
+            axes.text(x, y, _written(task.metric, setting.result), size=7, color=colour, **middle)
 
 
 def _luminance(colour: Sequence[float]) -> float:
-    """Relative luminance: at 0.18, black and white text are equally easy to read."""
+    """Return the relative luminance: at 0.18, black and white text are equally easy to read."""
     linear = [((channel + 0.055) / 1.055) ** 2.4 for channel in colour[:3]]
-    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
 
 def _written(metric: str, value: Mean) -> str:
@@ -133,20 +138,18 @@ def _axis_title(metric: str) -> str:
     return f"{metric} (%)" if unit(metric) == 100.0 else metric
 
 
-def draw_lines(task: TaskReport, styles: dict[str, Style]) -> Figure:
-    """The result over the learning rate; crosses at the worse end mark runs that diverged or failed."""
+def draw_lines(task: TaskGroup, styles: dict[str, Style]) -> Figure:
+    """Draw the result over the learning rate; crosses at the worse end mark runs that diverged or failed."""
     lower = lower_is_better(task.metric)
     edge = max((s.outcome for s in task.settings if not math.isnan(s.outcome)), default=0.0) if lower else 0.0
     figure = Figure(figsize=(5, 3.2), layout="constrained")
     axes: Any = figure.subplots()
     for method, cells in task.grid.cells.items():
         style = styles[method]
-        finished = [(lr, s.result) for (lr, _), s in cells.items() if s.result and not s.lost]
-        finished.sort(key=lambda pair: pair[0])
+        finished = sorted((lr, s) for (lr, _), s in cells.items() if s.result and not s.lost)
         lost = [lr for (lr, _), setting in cells.items() if setting.lost]
-        look = {"color": style.light, "marker": SHAPES[style.marker], "ls": LINES[style.dash], "ms": 5}
-        means, errors = _in_units(task.metric, (result for _, result in finished))
-        axes.errorbar([lr for lr, _ in finished], means, errors, label=method, **look)
+        means, errors = _in_units(task.metric, (setting.result for _, setting in finished))
+        axes.errorbar([lr for lr, _ in finished], means, errors, label=method, ms=5, **_line(style))
         axes.plot(lost, [1.05 * edge] * len(lost), "x", color=style.light, ms=7, mew=2, clip_on=False)
     axes.set(xscale="log", xlabel="learning rate", ylabel=_axis_title(task.metric))
     axes.set_ylim(bottom=None if lower else 0.0)
@@ -155,56 +158,75 @@ def draw_lines(task: TaskReport, styles: dict[str, Style]) -> Figure:
     return figure
 
 
-def draw_dots(task: TaskReport, styles: dict[str, Style]) -> Figure:
-    """A row for each method: the best setting on validation filled, the others open, crosses for lost ones."""
-    grid = task.grid
-    figure = Figure(figsize=(5, 0.9 + 0.24 * len(grid.cells)), layout="constrained")
+def draw_dots(task: TaskGroup, styles: dict[str, Style]) -> Figure:
+    """Draw a row for each method: its best setting filled, the others open, and crosses for lost ones."""
+    cells = task.grid.cells
+    figure = Figure(figsize=(5, 0.9 + 0.24 * len(cells)), layout="constrained")
     axes: Any = figure.subplots()
-    outcomes = [s.outcome for c in grid.cells.values() for s in c.values() if not math.isnan(s.outcome)] or [0.0]
+    outcomes = [s.outcome for of in cells.values() for s in of.values() if not math.isnan(s.outcome)] or [0.0]
     edge = 1.05 * max(outcomes) if lower_is_better(task.metric) else 100 * min(outcomes) - 1.0
-    for row, (method, cells) in enumerate(grid.cells.items()):
+    for row, (method, settings) in enumerate(cells.items()):
         colour, marker = styles[method].light, SHAPES[styles[method].marker]
-        for setting in cells.values():
+        for setting in settings.values():
             if setting.lost:
                 axes.plot([edge], [row], "x", color=colour, ms=6, mew=1.5)
             elif setting.result:
                 fill = colour if setting is task.best[method] else "none"
                 means, errors = _in_units(task.metric, [setting.result])
                 axes.errorbar(means, [row], xerr=errors, color=colour, marker=marker, mfc=fill, ms=5)
-    axes.set_yticks(range(len(grid.cells)), list(grid.cells))
+    axes.set_yticks(range(len(cells)), list(cells))
     axes.invert_yaxis()
     axes.set_xlabel(_axis_title(task.metric))
     axes.grid(alpha=0.3)
     return figure
 
 
-def _in_units(metric: str, values: Iterable[Mean]) -> tuple[list[float], list[float]]:
-    known, factor = list(values), unit(metric)
+def _in_units(metric: str, values: Iterable[Mean | None]) -> tuple[list[float], list[float]]:
+    known, factor = [value for value in values if value], unit(metric)
     return [factor * value.mean for value in known], [factor * (value.std or 0.0) for value in known]
 
 
+def _line(style: Style) -> dict[str, Any]:
+    return {"color": style.light, "marker": SHAPES[style.marker], "ls": LINES[style.dash]}
+
+
+# Curves over the epochs
+
+
 def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], measure: str) -> Figure:
-    """Training loss, and validation accuracy or loss, of the best setting of each method."""
+    """Draw the training loss, and the validation accuracy or loss, of the best setting of each method."""
     figure, (left, right) = _with_room_for_legend(7.0, 2, settings)
     for setting in settings:
         _draw_curve(left, setting, "train_loss", styles[setting.method])
-        _draw_curve(right, setting, f"validation_{measure}", styles[setting.method], unit(measure))
+        _draw_curve(right, setting, f"validation_{measure}", styles[setting.method])
     left.set(yscale="log", xlabel="epoch", ylabel="training loss")
     right.set(xlabel="epoch", ylabel=_axis_title(f"validation {measure}"))
     return _with_legend(figure, left, right)
 
 
 def draw_step_sizes(settings: Sequence[Setting], styles: dict[str, Style]) -> Figure:
-    """The effective step size of the best setting of each method."""
-    known = [setting for setting in settings if any(setting.curve("step_size"))]
-    figure, (axes,) = _with_room_for_legend(4.6, 1, known)
-    for setting in known:
+    """Draw the effective step size of the best setting of each method."""
+    figure, (axes,) = _with_room_for_legend(4.6, 1, settings)
+    for setting in settings:
         _draw_curve(axes, setting, "step_size", styles[setting.method])
-    sizes = {point.mean for setting in known for point in setting.curve("step_size") if point and point.mean > 0}
-    if sizes and max(sizes) < 1.01 * min(sizes):  # a line that has no range of its own
+    sizes = {point.mean for setting in settings for point in setting.curve("step_size") if point and point.mean > 0}
+    if sizes and max(sizes) < 1.01 * min(sizes):  # a constant has no range of its own
         axes.set_ylim(min(sizes) / 10, max(sizes) * 10)
     axes.set(yscale="log", xlabel="epoch", ylabel="effective step size")
     return _with_legend(figure, axes)
+
+
+def _draw_curve(axes: Any, setting: Setting, key: str, style: Style) -> None:
+    known = [(epoch, mean) for epoch, mean in enumerate(setting.curve(key), 1) if mean is not None]
+    epochs = [epoch for epoch, _ in known]
+    means, spreads = _in_units(key, (mean for _, mean in known))
+    every = max(1, len(known) // 10)
+    axes.plot(epochs, means, label=f"{setting.method}, {setting.label}", ms=4, markevery=every, **_line(style))
+    if any(spreads):
+        low, high = np.subtract(means, spreads), np.add(means, spreads)
+        axes.fill_between(epochs, low, high, color=style.light, alpha=0.18, lw=0)
+    if setting.lost and known:
+        axes.plot(epochs[-1:], means[-1:], "x", color=style.light, ms=9, mew=2)
 
 
 def _with_room_for_legend(width: float, panels: int, settings: Sequence[Setting]) -> tuple[Figure, Any]:
@@ -224,7 +246,7 @@ def _with_legend(figure: Figure, *panels: Any) -> Figure:
 
 
 def _simplify_ticks(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis: powers of ten, with 2 and 5 times them if few, or evenly spaced if none."""
+    """Label a logarithmic axis with plain numbers: powers of ten, 2 and 5 times them if few, or even steps if none."""
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
     if decades < 2.2:
@@ -233,51 +255,24 @@ def _simplify_ticks(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _draw_curve(axes: Any, setting: Setting, key: str, style: Style, factor: float = 1.0) -> None:
-    known = [(epoch, mean) for epoch, mean in enumerate(setting.curve(key), 1) if mean is not None]
-    epochs, means = [epoch for epoch, _ in known], [factor * mean.mean for _, mean in known]
-    look = {"ls": LINES[style.dash], "marker": SHAPES[style.marker], "ms": 4, "markevery": max(1, len(known) // 10)}
-    axes.plot(epochs, means, color=style.light, label=f"{setting.method}, {label(setting)}", **look)
-    spreads = [factor * (mean.std or 0.0) for _, mean in known]
-    if any(spreads):
-        low, high = zip(*((m - s, m + s) for m, s in zip(means, spreads, strict=True)), strict=True)
-        axes.fill_between(epochs, low, high, color=style.light, alpha=0.18, lw=0)
-    if setting.lost and known:
-        axes.plot(epochs[-1:], means[-1:], "x", color=style.light, ms=9, mew=2)
-
-
 def draw_kinds(settings: Sequence[Setting]) -> Figure:
-    """The shares of the kinds of steps over the epochs, a panel for each method."""
-    columns = min(PANELS_IN_ROW, len(settings))
-    rows = math.ceil(len(settings) / columns)
-    figure = Figure(figsize=(0.5 + 2.0 * columns, 0.7 + 1.9 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    """Draw the shares of the kinds of steps over the epochs, a panel for each method."""
+    figure, panels = _panels(len(settings), (0.5, 0.7), (2.0, 1.9), sharex=False)
     styles = kind_styles(kind for setting in settings for count in setting.kinds for kind in count)
     shown = {}
-    for axes, setting in zip(panels.flat, settings, strict=False):
+    for axes, setting in zip(panels, settings, strict=False):
         counts = setting.kinds
-        kinds = [kind for kind in styles if any(count[kind] for count in counts)]
         edges = [epoch + 0.5 for epoch in range(len(counts) + 1)]
-        shares = [[100 * count[kind] / max(count.total(), 1) for count in counts] for kind in kinds]
-        for kind, low, high in zip(
-            kinds, [[0.0] * len(counts), *_running_sums(shares)], _running_sums(shares), strict=False
-        ):
+        top = np.zeros(len(counts))
+        for kind in (kind for kind in styles if any(count[kind] for count in counts)):
+            base, top = top, top + [100 * count[kind] / max(count.total(), 1) for count in counts]
             look = {"facecolor": styles[kind].light, "edgecolor": "white", "hatch": 2 * styles[kind].hatch, "lw": 0}
-            shown[kind] = axes.stairs(high, edges, baseline=low, fill=True, **look)
+            shown[kind] = axes.stairs(top, edges, baseline=base, fill=True, **look)
         axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 100), xlabel="epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_title(f"{setting.method}, {label(setting)}", size=8)
-    for axes in panels.flat[len(settings) :]:
-        axes.set_visible(False)
-    panels[0][0].set_ylabel("share of updates (%)")
+        axes.set_title(f"{setting.method}, {setting.label}", size=8)
+    panels[0].set_ylabel("share of updates (%)")
     ordered = [kind for kind in styles if kind in shown]
     handles = [shown[kind] for kind in ordered]
     figure.legend(handles, ordered, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     return figure
-
-
-def _running_sums(rows: Sequence[Sequence[float]]) -> list[list[float]]:
-    totals: list[list[float]] = []
-    for row in rows:
-        totals.append([a + b for a, b in zip(row, totals[-1], strict=True)] if totals else list(row))
-    return totals

@@ -1,4 +1,4 @@
-"""From the table of runs to what is drawn: tasks, settings tried on each, means over seeds, grids of two parameters."""
+"""From the table of runs to the contents of a report: tasks, settings, means over seeds, grids of two parameters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from borat.lab.store.records import RESULTS, Collection, best_setting, configs_o
 from borat.lab.store.run import LOST
 
 METHOD_KEYS = ("optimizer", "bundle_size", "schedule", "lr", "momentum", "weight_decay", "radius")
-"""Keys that a method may choose. All others but the seed make up the task."""
-
+"""Keys that a method may choose. All others except the seed make up the task."""
 LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge": "smooth hinge", "top5": "top-5 loss"}
 RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
 """Columns of the table of runs, by measure."""
 MANY_METHODS = 6
-"""Beyond as many, lines over the learning rate cannot be told apart."""
+"""Largest number of methods whose lines over the learning rate can be told apart."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Mean:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Mean | None:
-        """Over the values that are numbers, or None without any."""
+        """Return the mean of the values that are numbers, or None without any."""
         known = [value for value in values if value is not None and not math.isnan(value)]
         if not known:
             return None
@@ -50,17 +49,27 @@ class Mean:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """All runs that differ in nothing but the seed."""
+    """All runs that differ only in their seed."""
 
     config: RunConfig
     runs: pd.DataFrame
     """In the order of their seeds."""
-    measure: str = "accuracy"
-    """The measure that judges them: accuracy or loss."""
+    measure: str
+    """Measure of the result: accuracy or loss."""
 
     @property
     def method(self) -> str:
         return self.config.method
+
+    @property
+    def label(self) -> str:
+        """The keys of the setting in words, without the method."""
+        config = self.config
+        parts = [f"lr {config.lr:g}"]
+        parts += [f"radius {config.radius:g}"] if config.radius is not None else []
+        parts += [f"weight decay {config.weight_decay:g}"] if config.weight_decay else []
+        parts += [f"momentum {config.momentum:g}"] if config.momentum != type(config)().momentum else []
+        return ", ".join(parts)
 
     @property
     def lost(self) -> int:
@@ -74,7 +83,7 @@ class Setting:
 
     @cached_property
     def result(self) -> Mean | None:
-        """The accuracy, or the loss, over the seeds that finished."""
+        """Accuracy or loss over the seeds that finished."""
         return Mean.of(self.runs[RESULT_COLUMN[self.measure]][self.runs.status == "finished"])
 
     @property
@@ -82,15 +91,10 @@ class Setting:
         """Mean result, or NaN if a seed was lost or none has finished."""
         return self.result.mean if self.result and not self.lost else math.nan
 
-    def score(self, metric: str) -> float:
-        """Return the mean of a metric so far, or NaN without one."""
-        return float(self.runs[metric].mean()) if metric in self.runs else math.nan
-
     def curve(self, key: str) -> list[Mean | None]:
-        """A measurement over the epochs."""
-        series = [[number(epoch.get(key)) for epoch in history] for history in self.runs.history]
-        longest = max(map(len, series), default=0)
-        return [Mean.of(x[i] for x in series if i < len(x)) for i in range(longest)]
+        """Return a measurement over the epochs."""
+        epochs = [[number(epoch.get(key)) for epoch in history] for history in self.runs.history]
+        return [Mean.of(x[i] for x in epochs if i < len(x)) for i in range(max(map(len, epochs), default=0))]
 
     @cached_property
     def kinds(self) -> list[Counter[str]]:
@@ -103,15 +107,19 @@ class Setting:
         return counts if any(counts) else []
 
 
+Place = tuple[float, float | None]
+"""A learning rate and, if it was varied, a second parameter."""
+
+
 @dataclass(frozen=True)
-class AccuracyGrid:
-    """The accuracy, or the loss, over the learning rate and, where a second parameter was varied, over that one too."""
+class ResultGrid:
+    """The result over the learning rate and, if it was varied, over a second parameter."""
 
     second: str | None
     lrs: tuple[float, ...]
     seconds: tuple[float | None, ...]
-    cells: dict[str, dict[tuple[float, float | None], Setting]]
-    """Method, then (learning rate, second parameter); the best setting where further keys were varied."""
+    cells: dict[str, dict[Place, Setting]]
+    """Settings by method and place; the best one if further keys were varied."""
 
     @property
     def form(self) -> str:
@@ -122,38 +130,34 @@ class AccuracyGrid:
 
 
 @dataclass(frozen=True)
-class TaskReport:
+class TaskGroup:
     """Settings that may be compared: they solve the same problem with the same budget."""
 
     parts: tuple[str, ...]
-    """Its parts in words: data, model, loss, budget and other keys that are not at their default."""
+    """The task in words: data, model, loss, budget and other keys that are not at their default."""
     settings: tuple[Setting, ...]
-    select_on: str = "validation_accuracy"
-    """The measurement by which the best setting is chosen."""
-
-    @property
-    def measure(self) -> str:
-        """The measure that judges it: accuracy or loss."""
-        return self.settings[0].measure
+    measure: str
+    """Measure of the results: accuracy or loss."""
+    select_on: str
+    """Metric by which the best setting is chosen."""
 
     @property
     def name(self) -> str:
         return ", ".join(self.parts)
 
-    @property
+    @cached_property
     def methods(self) -> list[str]:
         return sort_labels(setting.method for setting in self.settings)
 
-    @property
+    @cached_property
     def runs(self) -> pd.DataFrame:
-        """Of all settings, one after the other."""
+        """Runs of all settings."""
         return pd.concat([setting.runs for setting in self.settings])
 
     @property
     def metric(self) -> str:
-        """The measure that judges it, and its split."""
-        finished = self.runs[self.runs.status == "finished"]
-        key = f"test_{self.measure}"
+        """Measure and split of the results, in words."""
+        finished, key = self.runs[self.runs.status == "finished"], f"test_{self.measure}"
         on_test = finished[key].notna() if key in finished else pd.Series(dtype=bool)
         if on_test.any():
             return f"test {self.measure}" if on_test.all() else self.measure
@@ -161,31 +165,26 @@ class TaskReport:
 
     @cached_property
     def best(self) -> dict[str, Setting]:
-        """The setting of each method with the best validation accuracy, or what else its experiment chooses by."""
-        return {
-            method: choose([s for s in self.settings if s.method == method], self.select_on) for method in self.methods
-        }
+        """The best setting of each method, by ``select_on``."""
+        return {m: choose([s for s in self.settings if s.method == m], self.select_on) for m in self.methods}
 
     @cached_property
-    def grid(self) -> AccuracyGrid:
-        """Of the runs that have ended."""
+    def grid(self) -> ResultGrid:
+        """The settings that have ended."""
         ended = [setting for setting in self.settings if setting.status != "running"]
         second = next((k for k in ("radius", "weight_decay") if len({getattr(s.config, k) for s in ended}) > 1), None)
-        places: dict[str, dict[tuple[float, float | None], list[Setting]]] = {}
+        tried: dict[str, dict[Place, list[Setting]]] = {}
         for setting in sorted(ended, key=lambda s: label_rank(s.method)):
             place = (setting.config.lr, getattr(setting.config, second) if second else None)
-            places.setdefault(setting.method, {}).setdefault(place, []).append(setting)
-        cells = {
-            m: {place: choose(same, self.select_on) for place, same in of_method.items()}
-            for m, of_method in places.items()
-        }
-        tried = {place for of_method in cells.values() for place in of_method}
-        seconds = sorted({value for _, value in tried}, key=lambda value: (value is None, value))
-        return AccuracyGrid(second, tuple(sorted({lr for lr, _ in tried})), tuple(seconds), cells)
+            tried.setdefault(setting.method, {}).setdefault(place, []).append(setting)
+        cells = {m: {place: choose(same, self.select_on) for place, same in of.items()} for m, of in tried.items()}
+        places = {place for of in cells.values() for place in of}
+        seconds = sorted({value for _, value in places}, key=lambda value: (value is None, value))
+        return ResultGrid(second, tuple(sorted({lr for lr, _ in places})), tuple(seconds), cells)
 
     @cached_property
     def usable(self) -> list[Usable]:
-        """The verdict: which settings are within two points, or 5 % of the loss, of the best."""
+        """Settings of each method within two points, or 5 % of the loss, of the best."""
         cells = ((method, *place, s) for method, of in self.grid.cells.items() for place, s in of.items())
         scale = as_accuracy if self.measure == "loss" else float
         return usable(Trial(method, lr, second, scale(setting.outcome)) for method, lr, second, setting in cells)
@@ -196,7 +195,7 @@ class TaskReport:
         return best((setting.outcome for setting in self.settings), float, self.metric)
 
 
-def group(found: Collection) -> list[TaskReport]:
+def group(found: Collection) -> list[TaskGroup]:
     """Sort runs into tasks and settings, both by name."""
     tasks: dict[tuple[Any, ...], dict[RunConfig, list[str]]] = {}
     keys = [key for key in RunConfig.model_fields if key not in (*METHOD_KEYS, "seed")]
@@ -204,30 +203,21 @@ def group(found: Collection) -> list[TaskReport]:
     for name, config in zip(runs.index, configs_of(runs), strict=True):
         task = tuple(config.identity[key] for key in keys)
         tasks.setdefault(task, {}).setdefault(config.replace(seed=0), []).append(name)
-    reports = []
+    groups = []
     for settings in tasks.values():
         names = [name for of_setting in settings.values() for name in of_setting]
-        measure = _measure(runs.loc[names])
-        reports.append(
-            TaskReport(
-                describe(next(iter(settings))),
-                tuple(Setting(c, runs.loc[settings[c]], measure) for c in sorted(settings, key=_place_in_table)),
-                _select_on(names[0], found.experiments, f"validation_{measure}"),
-            )
-        )
-    return sorted(reports, key=lambda task: task.parts)
+        measured = [x for x in METRICS if x in runs and runs.loc[names, x].notna().any()]
+        measure = judge(measured) if measured else "accuracy"
+        ordered = [Setting(c, runs.loc[settings[c]], measure) for c in sorted(settings, key=_place_in_table)]
+        select_on = _select_on(names[0], found.experiments, f"validation_{measure}")
+        groups.append(TaskGroup(describe(next(iter(settings))), tuple(ordered), measure, select_on))
+    return sorted(groups, key=lambda task: task.parts)
 
 
-def _measure(runs: pd.DataFrame) -> str:
-    """Return the measure that judges runs; accuracy before the first measurement."""
-    measured = [name for name in METRICS if name in runs and runs[name].notna().any()]
-    return judge(measured) if measured else "accuracy"
-
-
-def _select_on(run: str, experiments: Sequence[Experiment], usual: str) -> str:
-    """As the experiment says that a run belongs to."""
+def _select_on(run: str, experiments: Sequence[Experiment], default: str) -> str:
+    """Return the metric of the innermost experiment that a run belongs to."""
     around = [e for e in experiments if not e.folder or run.startswith(f"{e.folder}/")]
-    return max(around, key=lambda e: len(e.folder)).select_on if around else usual
+    return max(around, key=lambda e: len(e.folder)).select_on if around else default
 
 
 def _place_in_table(config: RunConfig) -> tuple[Any, ...]:
@@ -235,43 +225,40 @@ def _place_in_table(config: RunConfig) -> tuple[Any, ...]:
 
 
 def choose(settings: Sequence[Setting], select_on: str) -> Setting:
-    """The best one; one that is running or lost only if no other has finished."""
+    """Return the best setting; one that is running or lost only if no other has finished."""
+
+    def score(setting: Setting) -> float:
+        return float(setting.runs[select_on].mean()) if select_on in setting.runs else math.nan
+
     chosen = best_setting({place: setting.runs for place, setting in enumerate(settings)}, select_on)
-    if chosen is not None:
-        return settings[chosen]
-    return best(settings, lambda setting: setting.score(select_on), select_on) or settings[0]
+    return settings[chosen] if chosen is not None else best(settings, score, select_on) or settings[0]
 
 
-def short_names(tasks: Sequence[TaskReport]) -> list[str]:
-    """The names of tasks without the parts that they all share."""
+def short_names(tasks: Sequence[TaskGroup]) -> list[str]:
+    """Return the names of tasks without the parts that they all share."""
     shared = set.intersection(*(set(task.parts) for task in tasks)) if len(tasks) > 1 else set()
     return [", ".join(part for part in task.parts if part not in shared) for task in tasks]
 
 
 def describe(config: RunConfig) -> tuple[str, ...]:
-    """The parts of the task of a run."""
-    usual = RunConfig()
+    """Return the task of a run in words."""
     if config.task is not None:
-        return (
-            config.task,
-            *(f"{key} {value:g}" for key in TASK_KEYS[1:] if (value := getattr(config, key)) is not None),
-        )
+        options = {key: getattr(config, key) for key in TASK_KEYS[1:]}
+        return (config.task, *(f"{key} {value:g}" for key, value in options.items() if value is not None))
     parts = [config.data, config.model, LOSS_NAMES.get(config.loss, config.loss)]
-    if config.label_noise:
-        parts.append(f"label noise {config.label_noise:g}")
-    if config.train_limit is not None:
-        parts.append(f"{config.train_limit} examples")
-    parts.append(f"{config.epochs} epoch{'s' * (config.epochs != 1)}")
-    parts.append(f"batches of {config.batch_size}")
+    parts += [f"label noise {config.label_noise:g}"] if config.label_noise else []
+    parts += [f"{config.train_limit} examples"] if config.train_limit is not None else []
+    parts += [f"{config.epochs} epoch{'s' * (config.epochs != 1)}", f"batches of {config.batch_size}"]
     named = {"data", "model", "loss", "label_noise", "train_limit", "epochs", "batch_size", "seed", *METHOD_KEYS}
+    defaults = RunConfig()
     for key, value in config.identity.items():
-        if key not in named and value != getattr(usual, key):
+        if key not in named and value != getattr(defaults, key):
             parts.append(f"{key.replace('_', ' ')} {value}")
     return tuple(parts)
 
 
 def name_kind(kind: str) -> str:
-    """The paper's names as they are; the many supports of larger bundles by their size and the bound's presence.
+    """Return the paper's names unchanged, and larger supports by their size and whether they include the bound.
 
     >>> name_kind("MAX3"), name_kind("0+2+B"), name_kind("1"), name_kind("B")
     ('MAX3', '2 pieces + bound', '1 piece', 'bound only')

@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims: whether our results support them."""
+"""The paper's numbers and claims: whether our results support them."""
 
 from __future__ import annotations
 
@@ -7,47 +7,136 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any, Self
 
-from borat.lab.metrics import lower_is_better
-from borat.lab.reproduce.spec import Claim
-from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
-from borat.lab.store.experiment import CheckedClaim
+from pydantic import Field, model_validator
+
+from borat.lab.files import pick
+from borat.lab.metrics import METRICS, lower_is_better, unit
+from borat.lab.reproduce.run import CellResult, Result, mean_with_lost
+from borat.lab.reproduce.spec import PaperTable
+from borat.lab.reproduce.training import TrainingSpec
 from borat.lab.store.records import curve
+from borat.lab.strict import Listed, StrictModel
+from borat.lab.tables import Table
 
-if TYPE_CHECKING:
-    import pandas as pd
+STATISTICS = ("value", "best", "mean", "usable")
 
-    from borat.lab.reproduce.run import CellResult, Result
+
+class Claim(StrictModel):
+    """A sentence of the paper about its results, in a form that can be checked.
+
+    The ``statistic`` of a method is its ``value`` in the table; in a grid it is the ``best`` or the ``mean`` over the
+    cells, or the number of ``usable`` cells (see :mod:`borat.lab.robustness`). ``where`` keeps only the cells with
+    these values of these keys. A cell is the mean over the seeds, and not usable if one diverged. In a mean over cells,
+    a run that diverged has an accuracy of 0, or an infinite loss.
+
+    Each group of methods in ``order`` must be at least as good as the next, its worst as the other's best, by
+    ``margin`` or ``factor``; without these, the first must be better than the last. Or each method must reach
+    ``at_least`` or ``at_most``. Numbers are in the units of the paper: accuracies are in percent.
+
+    A claim about another ``metric`` than the table's, or about an earlier ``epoch`` than the last, takes the value from
+    the record of that epoch, counted from 1.
+    """
+
+    text: str
+    statistic: str = "value"
+    order: Listed[Listed[str]] = ()
+    methods: Listed[str] = ()
+    columns: Listed[str] = ()
+    where: dict[str, list[Any]] = Field(default_factory=dict)
+    margin: float = 0.0
+    factor: float = 1.0
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    scale: str = ""
+    """The only scale at which it can be checked, if there is one."""
+    metric: str = ""
+    epoch: int = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _groups(cls, values: Any) -> Any:
+        """Accept a method in place of a group of one."""
+        if not isinstance(values, dict) or not isinstance(values.get("order", ()), list | tuple):
+            return values
+        groups = [(group,) if isinstance(group, str) else group for group in values.get("order", ())]
+        return {**values, "order": groups}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        pick("statistic", self.statistic, STATISTICS)
+        if self.metric:
+            pick("metric", self.metric, METRICS)
+        if self.epoch < 0 or ((self.epoch or self.metric) and self.statistic != "value"):
+            raise ValueError(f"the claim {self.text!r} needs the statistic value and an epoch of at least 1")
+        bounded = self.methods and (self.at_least, self.at_most) != (-math.inf, math.inf)
+        if not (len(self.order) > 1 or bounded):
+            raise ValueError(f"the claim {self.text!r} needs an order, or methods and a bound")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.methods + tuple(name for group in self.order for name in group)
+
+
+class PaperSpec(TrainingSpec):
+    """An experiment of the paper: its published numbers beside ours, and whether its claims hold here."""
+
+    paper: PaperTable = Field(default_factory=dict)
+    claims: Listed[Claim] = ()
+
+    @model_validator(mode="after")
+    def _check_paper(self) -> Self:
+        for claim in self.claims:
+            self.check_places(claim.names, claim.columns)
+        for table in self.methods:
+            if table.paper:
+                pick("row of the paper", table.paper, self.paper)
+        for column in (name for row in self.paper.values() for name in row):
+            pick("column of the paper", column, self.column_names)
+        return self
+
+    def paper_row(self, method: str) -> str:
+        """Return the row of the paper's table that a method is compared with."""
+        return next((table.paper or table.name for table in self.methods if table.name == method), method)
+
+    @property
+    def quoted_rows(self) -> list[str]:
+        """Rows of the paper's table that it quotes from others and that are not run here."""
+        run = {self.paper_row(name) for name in self.method_names}
+        return [row for row in self.paper if row not in run]
+
+    def claims_tables(self, result: Result) -> list[Table]:
+        """Return a table of the claims and their verdicts, if there are any."""
+        found = verdicts(self.claims, result)
+        several = len({verdict.column for verdict in found}) > 1
+        rows: list[tuple[str, ...]] = []
+        for verdict in found:
+            numbers = ", ".join(f"{name} {number:.3g}" for name, number in verdict.numbers.items())
+            rows.append((verdict.claim.text, *([verdict.column] if several else []), verdict.word, numbers))
+        head = ("claim", *(["column"] if several else []), "here", "numbers")
+        return [Table("What the paper says", head, rows)] if rows else []
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim in one column, with the numbers it is about."""
+    """A claim in one column, and the numbers that decide it."""
 
     claim: Claim
     column: str
     numbers: Mapping[str, float]
+    """By method, in the units of the paper."""
     supported: bool | None
-    """None where something it is about was not run."""
-
-    metric: str = ""
-    """Of the numbers; empty where they are counts."""
+    """None if one of its methods or settings was not run."""
 
     @property
     def word(self) -> str:
         return {True: "supported", False: "not supported", None: "not checked"}[self.supported]
 
-    @property
-    def record(self) -> CheckedClaim:
-        numbers = {name: number if math.isfinite(number) else None for name, number in self.numbers.items()}
-        return CheckedClaim(
-            text=self.claim.text, column=self.column, verdict=self.word, numbers=numbers, metric=self.metric
-        )
-
 
 def verdicts(claims: Sequence[Claim], result: Result) -> list[Verdict]:
-    """Check each claim in each of its columns, but for claims about the other scale."""
+    """Check each claim in each of its columns, except for claims about the other scale."""
     return [
         verdict_on(claim, column, result)
         for claim in claims
@@ -58,87 +147,55 @@ def verdicts(claims: Sequence[Claim], result: Result) -> list[Verdict]:
 
 
 def verdict_on(claim: Claim, column: str, result: Result) -> Verdict:
-    cells = {c.cell.method: c for c in result.cells if c.cell.column == column}
-    lower = lower_is_better(claim.metric or result.spec.metric)
-    metric = "" if claim.statistic == "usable" else claim.metric or result.spec.metric
-    found = (
-        (name, _statistic(claim, result.spec.metric, cells[name], list(cells.values())))
-        for name in claim.names
-        if name in cells
+    """Check a claim in one column."""
+    metric = claim.metric or result.spec.metric
+    is_count = claim.statistic == "usable"
+    found = {name: result.cell(name, column) for name in claim.names}
+    statistics = {name: _statistic(claim, metric, cell, result) for name, cell in found.items() if cell is not None}
+    factor = 1.0 if is_count else unit(metric)
+    numbers = {name: factor * number for name, number in statistics.items() if number is not None}
+    if len(numbers) < len(found):
+        return Verdict(claim, column, numbers, None)
+    bounded = all(
+        math.isfinite(numbers[name]) and claim.at_least <= numbers[name] <= claim.at_most for name in claim.methods
     )
-    numbers = {name: number for name, number in found if number is not None}
-    if len(numbers) < len(claim.names):
-        return Verdict(claim, column, numbers, None, metric)
-    bounds = [
-        math.isfinite(numbers[name])
-        and (claim.at_least is None or numbers[name] >= claim.at_least)
-        and (claim.at_most is None or numbers[name] <= claim.at_most)
-        for name in claim.methods
-    ]
-    return Verdict(claim, column, numbers, all(bounds) and _in_order(claim, numbers, lower), metric)
+    in_order = _in_order(claim, numbers, lower=lower_is_better(metric) and not is_count)
+    return Verdict(claim, column, numbers, bounded and in_order)
 
 
-def _in_order(claim: Claim, numbers: Mapping[str, float], lower: bool) -> bool:
-    """Better comes first. Without a margin or a factor, ties are allowed but not between the first and the last."""
-    sign = -1.0 if lower and claim.statistic in ("value", "best", "mean") else 1.0
-    groups = [[sign * _or_worst(numbers[name], sign) for name in group] for group in claim.order]
-    if not groups:
-        return True
+def _in_order(claim: Claim, numbers: Mapping[str, float], *, lower: bool) -> bool:
+    """Better comes first. Without a margin or a factor, ties are allowed, but not between the first and the last."""
+    sign = -1.0 if lower else 1.0
+    groups = [[-math.inf if math.isnan(x := numbers[name]) else sign * x for name in group] for group in claim.order]
     for better, worse in pairwise(groups):
-        rival = max(worse) / claim.factor if sign < 0 else max(worse) * claim.factor
+        rival = max(worse) / claim.factor if lower else max(worse) * claim.factor
         if min(better) == -math.inf or not min(better) >= rival + claim.margin:
             return False
-    return claim.margin != 0.0 or claim.factor != 1.0 or min(groups[0]) > max(groups[-1])
+    return not groups or claim.margin != 0.0 or claim.factor != 1.0 or min(groups[0]) > max(groups[-1])
 
 
-def _or_worst(number: float, sign: float) -> float:
-    """A method without a number is worse than any other."""
-    return -sign * math.inf if math.isnan(number) else number
-
-
-def _statistic(claim: Claim, metric: str, cell: CellResult, cells: Sequence[CellResult]) -> float | None:
-    """None where nothing was run that the claim is about."""
+def _statistic(claim: Claim, metric: str, cell: CellResult, result: Result) -> float | None:
+    """Return the statistic of a method, or None if no run matches ``where``."""
     if claim.metric or claim.epoch:
-        return _recorded(claim.metric or metric, claim.epoch, cell)
+        return _recorded(metric, claim.epoch, cell)
     if claim.statistic == "value":
         return cell.mean
-    settings = _where(claim, cell.settings)
+    settings, runs = cell.settings, cell.runs
+    for key, values in claim.where.items():
+        settings, runs = (table[table[key].isin(values)] for table in (settings, runs))
     if settings.empty:
         return None
     if claim.statistic == "best":
-        values = settings.value[settings.works]
-        return float(values.min() if lower_is_better(metric) else values.max())
+        working = settings.value[settings.works]
+        return float(working.min() if lower_is_better(metric) else working.max())
     if claim.statistic == "mean":
-        return mean_of_all(_where(claim, cell.runs), metric)
-    return float(is_near_best(settings, metric, cells).sum())
-
-
-def _where(claim: Claim, runs: pd.DataFrame) -> pd.DataFrame:
-    for key, values in claim.where.items():
-        runs = runs[runs[key].isin(values)]
-    return runs
-
-
-def mean_of_all(runs: pd.DataFrame, metric: str) -> float:
-    """A run that diverged has an accuracy of 0, or an infinite loss."""
-    worst = math.inf if lower_is_better(metric) else 0.0
-    return float(runs.value.where(runs.works, worst).mean())
+        return mean_with_lost(runs, metric)
+    return float(result.usable(cell)[settings.index].sum())
 
 
 def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
-    """The mean over the chosen runs after an epoch, or after the last."""
+    """Return the mean over the chosen runs after an epoch, or after the last."""
     curves = [curve(history, metric) for history in cell.chosen.history[cell.chosen.works]]
     if not curves or min(map(len, curves)) < max(epoch, 1):
         return math.nan
     return statistics.fmean(values[epoch - 1] for values in curves)
-
-
-def is_near_best(settings: pd.DataFrame, metric: str, cells: Sequence[CellResult]) -> pd.Series:
-    """Return the settings that are usable: near the best of all methods in the column."""
-
-    def accuracies(settings: pd.DataFrame) -> pd.Series:
-        values = settings.value.where(settings.works)
-        return values.map(as_accuracy) if lower_is_better(metric) else values
-
-    top = best_accuracy(accuracy for cell in cells for accuracy in accuracies(cell.settings))
-    return accuracies(settings).map(lambda accuracy: is_usable(accuracy, top))

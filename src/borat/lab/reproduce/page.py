@@ -1,42 +1,89 @@
-"""The page of a result: what was asked, how it was run, and what came out, in Markdown."""
+"""The page of a result: the question, the protocol and the tables, in Markdown."""
 
 from __future__ import annotations
 
 import os
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from borat.lab.reproduce.spec import Study
+from borat.lab.store.experiment import Experiment, ShownTable
 from borat.lab.store.run import describe_environment
 from borat.lab.tables import Table
 
 
-def as_markdown(
-    study: Study, tables: Iterable[Table], command: str, timing: str, remarks: Iterable[str], picture: str = ""
-) -> str:
-    """Return the whole page; ``picture`` is the link to a picture."""
-    spec, scale, environment = study.spec, study.scale, describe_environment()
-    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
-    facts = [f"Paper: {spec.source}.", f"Scale: **{scale}**.", f"Data: {spec.needs}." if spec.needs else ""]
-    changed = "; ".join(f"{key} {text}" for key, text in changes_text(study.changes).items())
-    by_hand = [f"Changed by hand for this result: {changed}."] if changed else []
-    parts = [
-        f"# {spec.title}: {scale} scale",
-        " ".join(fact for fact in facts if fact),
-        f"{spec.question}",
-        *([f"![{spec.title}]({picture})"] if picture else ()),
-        *(table.as_markdown().strip() for table in tables),
-        *_list("Remarks", [*by_hand, *remarks, *(f"{mark}: {meaning}." for mark, meaning in spec.marks.items())]),
-        *(_list("What the mini scale changes", spec.mini.differences) if scale == "mini" else ()),
-        f"## The protocol at full scale\n\n{spec.protocol.strip()}",
-        *_list("Notes", spec.notes),
-        f"## How this was made\n\n    {command}\n\n{date.today().isoformat()}, {timing}. "
-        f"{environment['machine']}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}.",
-    ]
-    return "\n\n".join(parts) + "\n"
+@dataclass(frozen=True)
+class ResultPage:
+    """Tables and texts that a command shows and writes."""
+
+    tables: list[Table]
+    markdown: str
+    experiment: Experiment
+    """The record that ``borat report`` reads."""
+    failures: list[str]
+    """Runs that failed, and why."""
+
+
+@dataclass(frozen=True)
+class StudyResult(ABC):
+    """The result of an experiment at one scale."""
+
+    study: Study
+
+    @abstractmethod
+    def tables(self) -> list[Table]:
+        """Return the tables of the page, the most important first."""
+
+    @abstractmethod
+    def remarks(self) -> list[str]:
+        """Return sentences that explain the tables."""
+
+    @abstractmethod
+    def timing(self) -> str:
+        """Return the amount of work done, and how long it took, in words."""
+
+    def failures(self) -> list[str]:
+        """Return the runs that failed, and why."""
+        return []
+
+    def page(self, command: str, picture: str = "") -> ResultPage:
+        """Return the page of the result; ``picture`` is the link to its picture."""
+        tables, spec = self.tables(), self.study.spec
+        record = Experiment(
+            title=spec.title,
+            source=spec.source,
+            scale=self.study.scale,
+            select_on=getattr(spec, "select_on", ""),
+            tables=tuple(ShownTable(**vars(table)) for table in tables),
+        )
+        return ResultPage(tables, self._markdown(tables, command, picture), record, self.failures())
+
+    def _markdown(self, tables: Iterable[Table], command: str, picture: str) -> str:
+        spec, scale, environment = self.study.spec, self.study.scale, describe_environment()
+        versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
+        facts = [f"Paper: {spec.source}.", f"Scale: **{scale}**.", f"Data: {spec.needs}." if spec.needs else ""]
+        changed = "; ".join(f"{key} {text}" for key, text in changes_text(self.study.changes).items())
+        by_hand = [f"Changed by hand for this result: {changed}."] if changed else []
+        marks = (f"{mark}: {meaning}." for mark, meaning in spec.marks.items())
+        parts = [
+            f"# {spec.title}: {scale} scale",
+            " ".join(fact for fact in facts if fact),
+            spec.question,
+            *([f"![{spec.title}]({picture})"] if picture else ()),
+            *(table.as_markdown().strip() for table in tables),
+            *_list("Remarks", [*by_hand, *self.remarks(), *marks]),
+            *(_list("What the mini scale changes", spec.mini.differences) if scale == "mini" else ()),
+            f"## The protocol at full scale\n\n{spec.protocol.strip()}",
+            *_list("Notes", spec.notes),
+            f"## How this was made\n\n    {command}\n\n{date.today().isoformat()}, {self.timing()}. "
+            f"{environment['machine']}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}.",
+        ]
+        return "\n\n".join(parts) + "\n"
 
 
 def _list(title: str, lines: Iterable[str]) -> list[str]:

@@ -1,59 +1,60 @@
-"""A scoreboard as one picture: how far each method is from the best on each task, at its defaults and tuned."""
+"""Ratios as one picture: how far each method is from the best on each task."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
 from borat.lab.figures import SCALE
-from borat.lab.reproduce.board import Board, Scores
+from borat.lab.reproduce.kinds.ratios import summarise
 
 COLOURS = LinearSegmentedColormap.from_list("ratios", SCALE["light"][::-1])
 WORST = 4.0
-"""Ratios from here on have the same colour."""
-LOOK: dict[Any, Any] = {"font.size": 8, "axes.spines.left": False, "axes.spines.bottom": False}
+"""Larger ratios have the same colour as this one."""
+LOOK: dict[Any, Any] = {"font.size": 8, **{f"axes.spines.{side}": False for side in ("left", "bottom", "top", "right")}}
 
 
-def draw_board(board: Board, title: str) -> Figure:
-    """Rows in the order of the overall score at the defaults; dark is near the best tuned method."""
-    methods = board.ranking(board.defaults)
-    with mpl.rc_context(LOOK | {"axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(12.0, 2.2 + 0.27 * len(methods)), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
-        _draw(left, board, board.defaults, methods, "at their defaults")
-        _draw(right, board, board.tuned, methods, "tuned")
-        figure.suptitle(f"{title}: error or loss over that of the best tuned method", size=10)
+def draw_ratios(title: str, panels: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw a panel for each table of ratios, methods in the order of the first; dark is near 1."""
+    first = next(iter(panels.values()))
+    methods = summarise(first)["mean"].sort_values(kind="stable").index
+    width = max(6.0, 0.5 * (1 + len(first.columns)))
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(width * len(panels), 2.2 + 0.27 * len(methods)), layout="constrained")
+        every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (name, ratios) in zip(every, panels.items(), strict=True):
+            ratios = ratios.loc[methods]
+            ratios.insert(0, "all tasks", summarise(ratios)["mean"])
+            _draw(axes, ratios)
+            axes.set_title(name, size=9, weight="bold")
+        figure.suptitle(title, size=10)
     return figure
 
 
-def _draw(axes: Any, board: Board, scores: Scores, methods: list[str], title: str) -> None:
-    names = ["all tasks", *board.columns]
-    table = [
-        [board.overall(scores, method).mean, *(board.ratio(scores, method, column) for column in board.columns)]
-        for method in methods
-    ]
+def _draw(axes: Any, ratios: pd.DataFrame) -> None:
     norm = LogNorm(1.0, WORST, clip=True)
-    axes.imshow(table, cmap=COLOURS, norm=norm, aspect="auto")
-    for row, ratios in enumerate(table):
-        for column, ratio in enumerate(ratios):
+    axes.imshow(ratios, cmap=COLOURS, norm=norm, aspect="auto")
+    for row, line in enumerate(ratios.to_numpy()):
+        for column, ratio in enumerate(line):
             colour = "white" if norm(ratio) < 0.4 else "black"
             weight = "bold" if column == 0 else "normal"
             axes.text(column, row, _digits(ratio), ha="center", va="center", color=colour, weight=weight, size=7)
     axes.axvline(0.5, color="white", linewidth=3)
-    axes.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(methods)), methods)
+    axes.set_xticks(range(len(ratios.columns)), ratios.columns, rotation=40, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(ratios)), ratios.index)
     axes.tick_params(length=0)
-    axes.set_title(title, size=9, weight="bold")
 
 
 def _digits(ratio: float) -> str:
-    """Three of them.
+    """Return a ratio with three digits.
 
-    >>> _digits(1.0345), _digits(23.45)
-    ('1.03', '23.4')
+    >>> _digits(1.0345), _digits(23.45), _digits(math.inf)
+    ('1.03', '23.4', 'inf')
     """
-    return f"{ratio:.{max(0, 2 - int(math.log10(max(ratio, 1.0))))}f}"
+    return f"{ratio:.{max(0, 2 - int(math.log10(min(max(ratio, 1.0), 1e9))))}f}"

@@ -1,33 +1,36 @@
-"""The paper's experiments as files: one for each table and figure, read and checked.
+"""The files of the experiments, one for each table and figure of the paper.
 
-A file holds the protocol, the published numbers and, in tables named ``mini``, what to change for two CPU cores:
+A file holds the protocol, the published numbers and, in tables named ``mini``, the changes for two CPU cores:
 
     title, source, question, needs, protocol, notes    in words
     kind        "table" (the best configuration of each method), "grid" (all, with all seeds), "curves", "runtime",
-                "ratios" (each method on each task over a reference), or
-                "scoreboard" (each method at the learning rate its authors advise, and at the best of its grid)
+                "ratios" (each method on each task relative to a reference), or
+                "scoreboard" (each method at its default learning rate, and at the best of its grid)
     metric, select_on, seeds
     [base]      keys of a run's configuration
     [grid]      lists of values to try
-    [[columns]] name, and keys and a grid of its own, such as the data set; in a scoreboard ``metric``, ``select_on``
-    [[methods]] name as the paper has it, keys, a grid; ``columns`` if it is in some only; ``paper``, its row there
+    [[columns]] name, and its own keys and grid, such as the data set; in a scoreboard ``metric``, ``select_on``
+    [[methods]] name as in the paper, keys, a grid; ``columns`` if it is only in some; ``paper``, its row there
     [[cases]]   keys and a grid for some ``methods`` in some ``columns``
-    [paper]     the published numbers by row and column; [marks] says what a sign after a row's name means
-    [[claims]]  what the paper says of the results, see :class:`Claim`; a scoreboard has ``goal`` instead, the methods
-                that should be as good at their defaults as the best that is tuned
+    [paper]     the published numbers by row and column; [marks] explains signs after the names of rows
+    [[claims]]  sentences of the paper about its results, see :class:`Claim`
+    goal        in a scoreboard, the methods that should match the best tuned method at their defaults
+    reference   in ratios, the method that all others are compared with
     [mini]      base, grid, methods, columns, seeds, and ``differences`` in words; of a run time, ``runtime``
-    [runtime]   what to time, see :class:`Runtime`
+    [runtime]   the model and the batch to time, see :class:`Runtime`
 
-A column, a method and a case come one after the other over the base, and replace what was said before. At the mini
-scale, the mini tables come over all of these, in the same order.
+The more specific table wins: a column over the base, a method over the column, a case over both. At the mini scale, the
+mini tables come after all of these, in the same order.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 from borat.lab.files import pick, read_mapping
-from borat.lab.reproduce.kinds import find_kind
+from borat.lab.reproduce import kinds
 from borat.lab.reproduce.spec import Spec
 
 
@@ -45,16 +48,19 @@ def spec_names() -> list[str]:
 
 
 def load_spec(name: str) -> Spec:
-    """Read an experiment by its name, or from a file of one's own."""
+    """Read an experiment by its name, or from a TOML file."""
     if name.endswith(".toml"):
         return read_spec(Path(name))
     return read_spec(experiments_folder() / f"{pick('experiment', name, spec_names())}.toml")
 
 
 def read_spec(path: Path) -> Spec:
-    """Read a file, and reject what does not belong in it."""
+    """Read and check a TOML file."""
     values = read_mapping(path)
+    known = [module.name for module in iter_modules(kinds.__path__)]
     try:
-        return find_kind(values.pop("kind", "")).from_tables(path.stem, values)
+        kind = pick("kind", values.pop("kind", ""), known)
+        spec: Spec = import_module(f"{kinds.__name__}.{kind}").KIND(**values, name=path.stem)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    return spec

@@ -1,40 +1,45 @@
 """Training runs of an experiment, and the choice of the best on validation.
 
 All configurations of a method are trained with the first seed. The one with the best ``select_on`` after its last epoch
-is chosen, and trained with the further seeds; its ``metric`` after the last epoch, as a mean over the seeds, is the
-result. Runs that diverged are never chosen. A scoreboard also trains the configuration with the learning rate that the
-method's authors advise with all seeds. The authors' code tests the weights of the best epoch instead of the last. In a
-grid, all configurations are trained with all seeds, and means are compared.
+is chosen and trained with the further seeds. The result is its ``metric`` after the last epoch, as a mean over the
+seeds; the authors' code tests the weights of the best epoch instead. Runs that diverged are never chosen. A scoreboard
+also trains the configuration at each method's default learning rate with all seeds. In a grid, all configurations are
+trained with all seeds, and means are compared.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from borat.lab import data
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
-from borat.lab.metrics import METRICS
-from borat.lab.reproduce.columns import ColumnsSpec
-from borat.lab.reproduce.spec import Cell, Means, Study, StudyResult
-from borat.lab.store.records import as_table, best_setting, read_runs
+from borat.lab.metrics import METRICS, best, lower_is_better
+from borat.lab.reproduce.page import StudyResult, duration
+from borat.lab.reproduce.spec import Means
+from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
+from borat.lab.store.records import as_table, read_runs
 from borat.lab.store.run import Metrics, Run
-from borat.lab.sweeps.sweep import run_configs
+from borat.lab.tables import Table
+
+if TYPE_CHECKING:
+    from borat.lab.reproduce.training import Cell, TrainingSpec, TrainingStudy
 
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """Runs of a cell, as tables of :func:`borat.lab.read_runs` with four columns more.
+    """Runs of a cell, as tables of :func:`borat.lab.read_runs` with four more columns.
 
-    These are ``value``, what the table shows; ``score``, what the choice looks at; ``works``, whether the run finished
-    and has both; and ``error``, the traceback of a run whose status is failed. Runs are called by their digests.
+    These are ``value``, the measurement that the table shows; ``score``, the one to choose by; ``works``, true if the
+    run finished and has both; and ``error``, the traceback of a failed run. The index holds the digests of the
+    configurations.
     """
 
     cell: Cell
@@ -43,17 +48,17 @@ class CellResult:
     chosen: pd.DataFrame
     """The best configuration with each seed; empty if none worked."""
     defaults: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """In a scoreboard, the advised configuration with each seed."""
+    """In a scoreboard, the default configuration with each seed."""
 
     @property
     def config(self) -> RunConfig | None:
         """The chosen configuration with the first seed."""
         return next((c for c in self.cell.configs if c.digest in self.chosen.index), None)
 
-    @property
+    @cached_property
     def settings(self) -> pd.DataFrame:
-        """One row for each configuration but for its seed: the means of what was measured; it works if all seeds do."""
-        return _over_seeds(self.runs, self.cell.configs)
+        """Means over the seeds, one row for each setting: a configuration without its seed."""
+        return mean_over_seeds(self.runs, self.cell.configs)
 
     @property
     def values(self) -> pd.Series:
@@ -69,7 +74,7 @@ class CellResult:
 
     @property
     def status(self) -> str:
-        """Finished if there is a number, else what became of the runs."""
+        """Finished if there is a result, else failed or diverged."""
         if len(self.values):
             return "finished"
         return "failed" if (self.runs.status == "failed").any() else "diverged"
@@ -79,21 +84,24 @@ class CellResult:
 class Result(StudyResult):
     """The training runs of an experiment at one scale."""
 
+    study: TrainingStudy
     cells: tuple[CellResult, ...]
     seconds: float = 0.0
-    """From the call to its end; runs that were done before cost nothing."""
+    """Duration of the command; runs that were done before cost nothing."""
     classes: Mapping[str, int] = field(default_factory=dict)
-    """Of the data of each column."""
+    """Number of classes in each column."""
     found: int = 0
-    """Number of runs that were in the folder already, done or begun."""
+    """Number of runs that were already in the folder, complete or not."""
 
     @property
-    def spec(self) -> ColumnsSpec:
-        return cast(ColumnsSpec, self.study.spec)
+    def spec(self) -> TrainingSpec:
+        return self.study.spec
 
     def cell(self, method: str, column: str) -> CellResult | None:
-        found = (c for c in self.cells if (c.cell.method, c.cell.column) == (method, column))
-        return next(found, None)
+        return next((c for c in self.cells if (c.cell.method, c.cell.column) == (method, column)), None)
+
+    def in_column(self, column: str) -> list[CellResult]:
+        return [cell for cell in self.cells if cell.cell.column == column]
 
     @property
     def methods(self) -> list[str]:
@@ -110,46 +118,116 @@ class Result(StudyResult):
         every = pd.concat([table for table in tables if len(table)])
         return every[~every.index.duplicated()]
 
+    def usable(self, cell: CellResult) -> pd.Series:
+        """Return which settings of a cell are usable: near the best of all methods in the column."""
+        lower = lower_is_better(self.spec.metric_in(cell.cell.column))
 
-def reproduce(spec: ColumnsSpec, study: Study, folder: Path, means: Means) -> Result:
-    """Train what an experiment needs, each run in ``folder/<digest>``; what is done is not done again."""
-    start = time.perf_counter()
-    others, cells = spec.further_seeds(study), spec.plan(study)
-    classes = load_all_data(cells, means.data_dir)
+        def accuracies(settings: pd.DataFrame) -> pd.Series:
+            values = settings.value.where(settings.works)
+            return values.map(as_accuracy) if lower else values
+
+        top = best_accuracy(x for rival in self.in_column(cell.cell.column) for x in accuracies(rival.settings))
+        return accuracies(cell.settings).map(lambda accuracy: is_usable(accuracy, top))
+
+    def tables(self) -> list[Table]:
+        return self.spec.tables(self)
+
+    def remarks(self) -> list[str]:
+        return self.spec.remarks(self)
+
+    def timing(self) -> str:
+        found = f", which found {self.found} of them begun or done" if self.found else ""
+        training = duration(float(self.runs.seconds.sum()))
+        return f"{len(self.runs)} runs, {training} of training in all, {duration(self.seconds)} for the command{found}"
+
+    def failures(self) -> list[str]:
+        failed = self.runs[self.runs.status == "failed"].itertuples()
+        return [f"{run.method}, lr {run.lr:g}: {run.error.strip().splitlines()[-1]}" for run in failed]
+
+
+def mean_with_lost(runs: pd.DataFrame, metric: str) -> float:
+    """Return the mean over all runs; one that diverged or failed has an accuracy of 0, or an infinite loss."""
+    worst = math.inf if lower_is_better(metric) else 0.0
+    return float(runs.value.where(runs.works, worst).mean())
+
+
+# Training
+
+
+def run_study(study: TrainingStudy, folder: Path, means: Means) -> Result:
+    """Train each configuration in ``folder/<digest>``, unless it is done there."""
+    from borat.lab.sweeps.sweep import run_configs  # imports PyTorch, which reading a file does not need
+
+    start, cells = time.perf_counter(), study.plan()
+    data_dir = means.get("data_dir")
+    classes = load_all_data(cells, data_dir)
     earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
-    def run(configs: Sequence[RunConfig]) -> pd.DataFrame:
+    def train(configs: Iterable[RunConfig]) -> pd.DataFrame:
         unique = list(dict.fromkeys(configs))
-        outcomes = run_configs(unique, folder, data_dir=means.data_dir, engine=means.engine, watch=means.watch)
+        outcomes = run_configs(unique, folder, data_dir=data_dir, engine=means.get("engine"), watch=means.get("watch"))
         return read_results(folder, unique, [outcome.error for outcome in outcomes])
 
-    runs = run([config for cell in cells for config in cell.configs])
-    wanted = {cell: choose(spec, cell, runs) for cell in cells}
-    repeated = [c.replace(seed=s) for cell in cells for c in (*wanted[cell], *_defaults(cell)) for s in others]
-    if repeated:
-        runs = pd.concat([runs, run(repeated)])
+    runs = train(config for cell in cells for config in cell.configs)
+    if repeated := _repeated(study, cells, runs):
+        runs = pd.concat([runs, train(repeated)])
     results = []
     for cell in cells:
-        chosen, defaults = (
-            [config.replace(seed=seed) for config in configs for seed in (config.seed, *others)]
-            for configs in (wanted[cell], _defaults(cell))
-        )
-        tables = (_rows(spec, cell, runs, configs) for configs in (cell.configs, chosen, defaults))
-        results.append(CellResult(cell, *tables))
+        chosen, defaults = (_with_seeds(study, c) for c in (choose(study.spec, cell, runs), cell.defaults))
+        results.append(CellResult(cell, *(_rows(study.spec, cell, runs, c) for c in (cell.configs, chosen, defaults))))
     return Result(study, tuple(results), time.perf_counter() - start, classes, len(earlier.intersection(runs.index)))
 
 
-def _defaults(cell: Cell) -> list[RunConfig]:
-    return [] if cell.default is None else [cell.default]
+def missing_runs(study: TrainingStudy, folder: Path) -> list[RunConfig]:
+    """Return the configurations still to train. Further seeds follow once all others are done."""
+    cells = study.plan()
+    configs = list(dict.fromkeys(config for cell in cells for config in cell.configs))
+    missing = [config for config in configs if not _is_done(folder, config)]
+    if missing:
+        return missing
+    return [config for config in _repeated(study, cells, read_results(folder, configs)) if not _is_done(folder, config)]
+
+
+def _repeated(study: TrainingStudy, cells: Sequence[Cell], runs: pd.DataFrame) -> list[RunConfig]:
+    """Return the chosen and the default configurations with the further seeds."""
+    wanted = (config for cell in cells for config in (*choose(study.spec, cell, runs), *cell.defaults))
+    return [config for config in dict.fromkeys(_with_seeds(study, wanted)) if config.digest not in runs.index]
+
+
+def _with_seeds(study: TrainingStudy, configs: Iterable[RunConfig]) -> list[RunConfig]:
+    return [config.replace(seed=seed) for config in configs for seed in (config.seed, *study.further_seeds)]
+
+
+def _is_done(folder: Path, config: RunConfig) -> bool:
+    return Run(folder / config.digest).metrics.is_done
+
+
+def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
+    """Load each data set once and return the number of classes in each column.
+
+    Missing data raise before anything is trained, and decoded images are in the cache for the runs.
+    """
+    from borat.lab import data
+
+    keys = ("data", "train_split", "glove", "image_size", "image_column", "label_column", "window")
+    sets = {cell.column: tuple(getattr(c, key) for key in keys) for cell in cells for c in cell.configs}
+    classes = {}
+    for name, *options in dict.fromkeys(sets.values()):
+        task = data.load(name, data_dir=data_dir, **dict(zip(keys[1:], options, strict=True)))
+        classes[name, *options] = task.description.num_classes
+    return {column: classes[key] for column, key in sets.items()}
+
+
+# Results
 
 
 def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None) -> pd.DataFrame:
     """Return the measurements of runs; ``errors`` has the tracebacks of those that failed."""
-    told = dict(zip((config.digest for config in configs), errors or [""] * len(configs), strict=True))
-    kept = read_runs(folder, [name for name, error in told.items() if not error])
-    failed = as_table((config.digest, config, Metrics("failed")) for config in configs if told[config.digest])
+    tracebacks = dict(zip((config.digest for config in configs), errors or [""] * len(configs), strict=True))
+    kept = read_runs(folder, [name for name, error in tracebacks.items() if not error])
+    failed = as_table((config.digest, config, Metrics("failed")) for config in configs if tracebacks[config.digest])
     runs = pd.concat([table for table in (kept, failed) if len(table)])
-    return runs.loc[list(told)].assign(error=list(told.values()))
+    return runs.loc[list(tracebacks)].assign(error=list(tracebacks.values()))
 
 
 def with_scores(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
@@ -162,19 +240,17 @@ def with_scores(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame
     return runs.assign(works=(runs.status == "finished") & runs.value.notna() & runs.score.notna())
 
 
-def _rows(spec: ColumnsSpec, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
-    """These runs, as the cell's column looks at them."""
+def _rows(spec: TrainingSpec, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+    """Return these runs with the metrics of the cell's column."""
     rows = runs.loc[[config.digest for config in configs]]
     return with_scores(rows, spec.metric_in(cell.column), spec.select_on_in(cell.column))
 
 
-def _setting(config: RunConfig) -> str:
-    """Return a name that runs share if they differ in nothing but their seed."""
-    return config.replace(seed=0).digest
+def mean_over_seeds(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+    """Return one row for each setting: means of the measurements, and other columns from its first run.
 
-
-def _over_seeds(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
-    """One row for each setting, called by it, with means; other columns are those of its first run."""
+    A setting works if all of its seeds do; otherwise its status is that of the first seed that did not finish.
+    """
     settings = [_setting(config) for config in configs]
     seeds = runs.groupby(settings, sort=False)
     numbers = [name for name in (*METRICS, "value", "score") if name in runs]
@@ -184,39 +260,13 @@ def _over_seeds(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFram
     return first.assign(**means, status=status, works=seeds.works.all())
 
 
-def missing_runs(spec: ColumnsSpec, study: Study, folder: Path) -> list[RunConfig]:
-    """Return the runs still to train. Those with further seeds are known once all others are done."""
-    cells = spec.plan(study)
-    configs = list(dict.fromkeys(config for cell in cells for config in cell.configs))
-    if missing := [config for config in configs if not _is_done(folder, config)]:
-        return missing
-    runs = read_results(folder, configs)
-    repeated = dict.fromkeys(c for cell in cells for c in (*choose(spec, cell, runs), *_defaults(cell)))
-    seeds = spec.further_seeds(study)
-    return [c for config in repeated for seed in seeds if not _is_done(folder, c := config.replace(seed=seed))]
+def _setting(config: RunConfig) -> str:
+    """Return a name that configurations share if they differ only in their seed."""
+    return config.replace(seed=0).digest
 
 
-def _is_done(folder: Path, config: RunConfig) -> bool:
-    return Run(folder / config.digest).metrics.is_done
-
-
-def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
-    """Load each data set once and return the number of classes in each column.
-
-    Missing data raise before anything is trained, and decoded images are in the cache for the runs.
-    """
-    keys = ("data", "train_split", "glove", "image_size", "image_column", "label_column", "window")
-    sets = {cell.column: tuple(getattr(c, key) for key in keys) for cell in cells for c in cell.configs}
-    classes = {}
-    for name, *options in dict.fromkeys(sets.values()):
-        task = data.load(name, data_dir=data_dir, **dict(zip(keys[1:], options, strict=True)))
-        classes[name, *options] = task.description.num_classes
-    return {column: classes[key] for column, key in sets.items()}
-
-
-def choose(spec: ColumnsSpec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
-    """The best configuration, if any works; in a grid with each seed."""
-    seeds = _rows(spec, cell, runs, cell.configs).groupby(pd.Index(map(_setting, cell.configs)), sort=False)
-    working = {str(setting): found for setting, found in seeds if found.works.all()}
-    chosen = best_setting(working, spec.select_on_in(cell.column))
+def choose(spec: TrainingSpec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
+    """Return the best configuration, if any works; in a grid with each seed."""
+    settings = mean_over_seeds(_rows(spec, cell, runs, cell.configs), cell.configs)
+    chosen = best(settings.index[settings.works], settings.score.get, spec.select_on_in(cell.column))
     return [config for config in cell.configs if _setting(config) == chosen]

@@ -1,31 +1,134 @@
-"""Common parts of experiments that train: their runs, their page, the paper's numbers and claims."""
+"""Experiments that train methods in columns: the tables of their files, and the configurations of each cell."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Annotated, Any, Self, Unpack
 
-from pydantic import model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
-from borat.lab.metrics import unit
-from borat.lab.reproduce.claims import verdicts
-from borat.lab.reproduce.columns import ColumnsSpec
-from borat.lab.reproduce.page import as_markdown, duration
-from borat.lab.reproduce.spec import Claim, Means, Published, ResultPage, Study
-from borat.lab.strict import Listed
+from borat.lab.metrics import METRICS
+from borat.lab.reproduce.run import Result, missing_runs, run_study
+from borat.lab.reproduce.spec import Means, Mini, Names, Spec, Study
+from borat.lab.strict import Listed, StrictModel
+from borat.lab.sweeps.grid import Layer, expand
 from borat.lab.tables import Table
 
-if TYPE_CHECKING:
-    from borat.lab.reproduce.run import Result
+
+class Keys(StrictModel):
+    """Keys of a run's configuration, and a grid of values to try."""
+
+    model_config = ConfigDict(extra="allow")
+
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
+        name = getattr(self, "name", "")
+        for key in (*self.layer.fixed, *self.grid):
+            pick(f"key of {name}" if name else "key", key, RunConfig.model_fields)
+        return self
+
+    @property
+    def layer(self) -> Layer:
+        return Layer(self.model_extra or {}, self.grid)
 
 
-class TrainingSpec(ColumnsSpec):
-    """An experiment whose result is training runs. A kind says which tables and remarks its page has."""
+class SpecTable(Keys):
+    """A column, a method or a case of a file; its keys replace those of the base."""
+
+    mini: Keys = Keys()
+
+
+class ColumnTable(SpecTable):
+    """A column, such as a data set and a model."""
+
+    name: str
+
+
+class MethodTable(SpecTable):
+    """A method, in all columns or in some of them."""
+
+    name: str
+    columns: Listed[str] = ()
+    paper: str = ""
+    """The row of the paper's table to compare with, if its name differs."""
+
+
+class CaseTable(SpecTable):
+    """An exception for some methods in some columns."""
+
+    methods: Listed[str] = ()
+    columns: Listed[str] = ()
+
+
+class WithBase(StrictModel):
+    """The tables ``[base]`` and ``[grid]``, of a file or of its mini scale."""
+
+    base: Keys = Keys()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _put_grid_into_base(cls, values: dict[str, Any]) -> dict[str, Any]:
+        rest = {key: value for key, value in values.items() if key != "grid"}
+        return {**rest, "base": {**values.get("base", {}), "grid": values["grid"]}} if "grid" in values else rest
+
+
+class MiniTraining(WithBase, Mini):
+    """Changes of the mini scale where methods are trained in columns."""
+
+    methods: Listed[str] = ()
+    columns: Listed[str] = ()
+    seeds: Listed[int] = ()
+
+
+class TrainingSpec(WithBase, Spec):
+    """An experiment that trains methods in columns. A kind defines the tables and remarks of its page."""
+
+    metric: str = "test_accuracy"
+    select_on: str = "validation_accuracy"
+    seeds: Annotated[Listed[int], Field(min_length=1)] = (0,)
+    columns: Listed[ColumnTable] = ()
+    methods: Listed[MethodTable] = ()
+    cases: Listed[CaseTable] = ()
+    mini: MiniTraining = MiniTraining()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        pick("metric", self.metric, METRICS)
+        pick("select_on", self.select_on, METRICS)
+        for name in (*self.method_names, *self.column_names):
+            if not name or "," in name:
+                raise ValueError(f"methods and columns need names without commas, got {name!r}")
+        for case in self.cases:
+            self.check_places(case.methods, case.columns)
+        for method in self.methods:
+            self.check_places((), method.columns)
+        self.check_places(self.mini.methods, self.mini.columns)
+        return self
+
+    def check_places(self, methods: Iterable[str], columns: Iterable[str]) -> None:
+        """Raise a ValueError for a method or a column that the file does not define."""
+        for method in methods:
+            pick("method", method, self.method_names)
+        for column in columns:
+            pick("column", column, self.column_names)
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        return tuple(table.name for table in self.methods)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(table.name for table in self.columns)
+
+    # Methods that kinds override
 
     @abstractmethod
     def tables(self, result: Result) -> list[Table]:
@@ -33,103 +136,116 @@ class TrainingSpec(ColumnsSpec):
 
     @abstractmethod
     def remarks(self, result: Result) -> list[str]:
-        """Return sentences that say how to read the tables."""
+        """Return sentences that explain the tables."""
 
-    @abstractmethod
-    def numbers(self, result: Result, tables: Sequence[Table]) -> dict[str, Any]:
-        """Return what ``borat report`` shows beside the runs: further keys of an :class:`Experiment`."""
+    def metric_in(self, column: str) -> str:
+        """Return the metric that is shown in a column."""
+        return self.metric
 
-    def missing(self, study: Study, folder: Path) -> list[RunConfig]:
-        from borat.lab.reproduce.run import missing_runs  # with PyTorch, which nothing above needs
+    def select_on_in(self, column: str) -> str:
+        """Return the metric by which the best configuration of a column is chosen."""
+        return self.select_on
 
-        return missing_runs(self, study, folder)
+    def first_seeds(self, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the seeds of all configurations; only the chosen ones are trained with the others."""
+        return seeds[:1]
 
-    def run(self, study: Study, folder: Path, means: Means) -> Result:
-        from borat.lab.reproduce.run import reproduce
+    def make_cell(self, method: str, column: str, layer: Layer) -> Cell:
+        varied = tuple(key for key, values in layer.grid.items() if len(values) > 1 and key != "seed")
+        return Cell(method, column, tuple(expand(layer.fixed, layer.grid)), varied)
 
-        return reproduce(self, study, folder, means)
+    # From the file to a study
 
-    def page(self, result: Result, command: str, picture: str = "") -> ResultPage:
-        tables = self.tables(result)
-        text = as_markdown(result.study, tables, command, _timing(result), self.remarks(result), picture)
-        failed = result.runs[result.runs.status == "failed"].itertuples()
-        failures = [f"{run.method}, lr {run.lr:g}: {run.error.strip().splitlines()[-1]}" for run in failed]
-        about = {"metric": self.metric, "select_on": self.select_on, "columns": result.columns}
-        record = self.record(result.study, **about, **self.numbers(result, tables))
-        return ResultPage(tables, text, record, failures)
-
-
-def _timing(result: Result) -> str:
-    found = f", which found {result.found} of them begun or done" if result.found else ""
-    return (
-        f"{len(result.runs)} runs, {duration(float(result.runs.seconds.sum()))} of training in all, "
-        f"{duration(result.seconds)} for the command{found}"
-    )
-
-
-class PaperSpec(TrainingSpec):
-    """An experiment of the paper: its published numbers beside ours, and whether its claims hold here."""
-
-    claims: Listed[Claim] = ()
-
-    @classmethod
-    def from_tables(cls, name: str, values: Mapping[str, Any]) -> Self:
-        return super().from_tables(name, values)._in_shares()
-
-    @model_validator(mode="after")
-    def _check_paper(self) -> Self:
-        methods, columns = ([table.name for table in tables] for tables in (self.methods, self.columns))
-        for claim in self.claims:
-            for method in claim.names:
-                pick("method", method, methods)
-            for column in claim.columns:
-                pick("column", column, columns)
-        for table in self.methods:
-            if table.paper:
-                pick("row of the paper", table.paper, self.paper)
-        for column in (name for row in self.paper.values() for name in row):
-            pick("column of the paper", column, columns)
-        return self
-
-    def _in_shares(self) -> Self:
-        """Return the same with accuracies between 0 and 1 in place of percent."""
-        factor = unit(self.metric)
-        paper = {
-            row: {column: Published(mean=p.mean / factor, std=_over(p.std, factor)) for column, p in cells.items()}
-            for row, cells in self.paper.items()
+    def study(self, scale: str, methods: Names, columns: Names, changes: dict[str, Any]) -> TrainingStudy:
+        mini = self.mini if scale == "mini" else MiniTraining()
+        rows = _some("method", methods, mini.methods or self.method_names)
+        places = _some("column", columns, mini.columns or self.column_names)
+        wanted = changes.get("seed", mini.seeds or self.seeds)
+        seeds = (wanted,) if isinstance(wanted, int) else tuple(wanted)
+        last = _as_layer({**changes, "seed": list(self.first_seeds(seeds))})
+        layers = {
+            (row, place): layer.under(last)
+            for place in places
+            for row in rows
+            if (layer := self._layer(row, place, scale)) is not None
         }
-        claims = tuple(_claim_in_shares(claim, self.metric) for claim in self.claims)
-        return self.model_copy(update={"paper": paper, "claims": claims})
+        if not layers:
+            raise ValueError(f"{self.name} has no {', '.join(rows)} in {', '.join(places)}")
+        return TrainingStudy(self, scale, changes, seeds, layers)
 
-    def paper_row(self, method: str) -> str:
-        """Return the row of the paper's table that a method is compared with."""
-        return next((entry.paper or entry.name for entry in self.methods if entry.name == method), method)
+    def _layer(self, method: str, column: str, scale: str) -> Layer | None:
+        """Return the keys and the grid of a method in a column, or None if the method is not in it."""
+        rows = [table for table in self.methods if table.name == method and _applies(table.columns, column)]
+        if not rows:
+            return None
+        cases = [c for c in self.cases if _applies(c.methods, method) and _applies(c.columns, column)]
+        tables = [*(table for table in self.columns if table.name == column), *rows, *cases]
+        layers = [self.base.layer, *(table.layer for table in tables)]
+        if scale == "mini":
+            layers += [self.mini.base.layer, *(table.mini.layer for table in tables)]
+        return reduce(Layer.under, layers)
+
+
+def _applies(names: Sequence[str], name: str) -> bool:
+    """True if a list of names includes a name; an empty list includes all."""
+    return not names or name in names
+
+
+def _some(what: str, wanted: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    chosen = {pick(what, name, known) for name in wanted}
+    return tuple(name for name in known if name in chosen) if wanted else known
+
+
+def _as_layer(changes: Mapping[str, Any]) -> Layer:
+    grid = {key: value for key, value in changes.items() if isinstance(value, list)}
+    return Layer({key: value for key, value in changes.items() if key not in grid}, grid)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method in a column of the table."""
+
+    method: str
+    column: str
+    configs: tuple[RunConfig, ...]
+    """Configurations to train, with the first seed or, in a grid, with each."""
+    varied: tuple[str, ...]
+    """The keys that have several values, except for the seed."""
+    defaults: tuple[RunConfig, ...] = ()
+    """In a scoreboard, the configuration with the learning rate that its authors advise."""
+
+
+@dataclass(frozen=True)
+class TrainingStudy(Study):
+    """Methods in columns at one scale."""
+
+    spec: TrainingSpec
+    seeds: tuple[int, ...]
+    """Seeds of the results that are shown."""
+    layers: Mapping[tuple[str, str], Layer]
+    """Keys and grid of each method in each column."""
 
     @property
-    def reported_rows(self) -> list[str]:
-        """Rows of the paper's table that it quotes from others, and that nothing here is run for."""
-        run = {self.paper_row(method.name) for method in self.methods}
-        return [row for row in self.paper if row not in run]
+    def further_seeds(self) -> tuple[int, ...]:
+        """Seeds that only the chosen configurations are trained with."""
+        return self.seeds[len(self.spec.first_seeds(self.seeds)) :]
 
-    def numbers(self, result: Result, tables: Sequence[Table]) -> dict[str, Any]:
-        ours: dict[str, dict[str, Any]] = {method: {} for method in result.methods}
-        for cell in result.cells:
-            mean = None if math.isnan(cell.mean) else cell.mean
-            ours[cell.cell.method][cell.cell.column] = {"mean": mean, "std": cell.std, "runs": len(cell.values)}
-        rows = {method: self.paper_row(method) for method in result.methods} | {row: row for row in self.reported_rows}
-        paper = {name: {c: _mean(self.paper.get(row, {}), c) for c in result.columns} for name, row in rows.items()}
-        return {"paper": paper, "ours": ours, "claims": [verdict.record for verdict in verdicts(self.claims, result)]}
+    def plan(self) -> list[Cell]:
+        """Return the configurations to train for each method in each column."""
+        cells = []
+        for (method, column), layer in self.layers.items():
+            try:
+                cells.append(self.spec.make_cell(method, column, layer))
+            except ValueError as error:
+                raise ValueError(f"{self.spec.name}, {method}, {column}: {error}") from error
+        return cells
 
+    def size(self) -> str:
+        runs = sum(len(cell.configs) + len(self.further_seeds) * (1 + len(cell.defaults)) for cell in self.plan())
+        return f"{runs:,} runs"
 
-def _claim_in_shares(claim: Claim, metric: str) -> Claim:
-    factor = 1.0 if claim.statistic == "usable" else unit(claim.metric or metric)
-    bounds = {name: _over(getattr(claim, name), factor) for name in ("margin", "at_least", "at_most")}
-    return claim.model_copy(update=bounds)
+    def missing(self, folder: Path) -> list[RunConfig]:
+        return missing_runs(self, folder)
 
-
-def _over(value: float | None, factor: float) -> float | None:
-    return None if value is None else value / factor
-
-
-def _mean(row: Mapping[str, Published], column: str) -> float | None:
-    return row[column].mean if column in row else None
+    def run(self, folder: Path, **means: Unpack[Means]) -> Result:
+        return run_study(self, folder, means)

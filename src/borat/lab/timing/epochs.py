@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from borat.lab.baselines import make_loss, make_optimizer, take_step
 from borat.lab.config import RunConfig
 from borat.lab.models import make_model
-from borat.lab.timing.runtime import Runtime
+from borat.lab.timing.shapes import Runtime
 
 TimedBatch = tuple[Tensor, list[Tensor]]
 """The loss and the gradients of a batch."""
@@ -52,9 +52,10 @@ def measure(
     runtime: Runtime,
     *,
     device: torch.device | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[EpochTime]:
-    """Time each bundle size; 1 is SGD with momentum. ``progress`` is told what part of the work is done."""
+    """Time each bundle size; 1 is SGD with momentum. ``progress`` is called with done and total measurements."""
+    progress = progress or (lambda done, total: None)
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     model = make_model(runtime.model, input_shape=runtime.input_shape, classes=runtime.classes).to(device)

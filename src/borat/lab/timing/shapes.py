@@ -1,9 +1,11 @@
-"""The models whose optimizer calls are timed, and the shapes of their parameters."""
+"""Models to time: those of the benchmark, and that of an experiment; described without importing PyTorch."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
+
+from borat.lab.strict import Listed, StrictModel
 
 MODELS: dict[str, dict[str, Any]] = {
     "WRN-40-4": {"name": "wrn-40-4", "input_shape": (3, 32, 32), "classes": 100},
@@ -12,6 +14,23 @@ MODELS: dict[str, dict[str, Any]] = {
     "MLP": {"name": "mlp-128-80", "input_shape": (64,), "classes": 10},
 }
 """Arguments of :func:`borat.lab.models.make_model`, which need no PyTorch to be listed."""
+
+
+class Runtime(StrictModel):
+    """A model and a batch to time."""
+
+    model: str
+    input_shape: Listed[int]
+    classes: int
+    batch_size: int
+    examples: int
+    """Number of examples in an epoch."""
+    bundle_sizes: Listed[int]
+    reference: str
+    """Row that the ratios are relative to."""
+    loss: str = "ce"
+    rounds: int = 15
+    """Number of measurements of each bundle size."""
 
 
 def shapes_of(model: str) -> list[tuple[int, ...]]:

@@ -66,10 +66,8 @@ function showExperiments() {
   for (const experiment of report.experiments) {
     byId("experiments").append(
       element("h3", {}, `${experiment.title} (${experiment.source}), ${experiment.scale} scale`),
-      ...(experiment.tables.length
-        ? experiment.tables.map(shownTable)
-        : [element("p", {}, explainScale(experiment.scale)), experimentTable(experiment)]),
-      ...claimsOf(experiment),
+      element("p", {}, explainScale(experiment.scale)),
+      ...experiment.tables.map(shownTable),
     );
   }
 }
@@ -90,40 +88,4 @@ function shownTable(table) {
   );
   const [first, ...others] = table.head;
   return tableOf([first, ...others.map((title) => [title, NUMBER])], rows, table.title);
-}
-
-// Accuracies are shares between 0 and 1; ours have one decimal, the paper's as many as it prints.
-function experimentTable(experiment) {
-  const inPercent = experiment.metric.includes("accuracy");
-  const number = inPercent ? percent : short;
-  const printed = (value) => (known(value) ? short(inPercent ? 100 * value : value) : "–");
-  const ours = (value) => {
-    if (!known(value?.mean)) return "–";
-    const several = value.runs > 1;
-    return withSpread(value.mean, several ? value.std : null, number) + (several ? ` (${value.runs} runs)` : "");
-  };
-  const methods = [...new Set([...Object.keys(experiment.ours), ...Object.keys(experiment.paper)])];
-  const rows = methods.map((method) => {
-    const cells = experiment.columns.flatMap((column) => [
-      cell(ours(experiment.ours[method]?.[column]), NUMBER),
-      cell(printed(experiment.paper[method]?.[column]), NUMBER),
-    ]);
-    return element("tr", {}, element("th", { scope: "row" }, method), ...cells);
-  });
-  const titles = experiment.columns.flatMap((column) => [[`${column}, ours`, NUMBER], ["paper", NUMBER]]);
-  const metric = experiment.metric.replaceAll("_", " ") + (inPercent ? " in %" : "");
-  return tableOf(["method", ...titles], rows, `${metric}, ± standard deviation over seeds`);
-}
-
-function claimsOf(experiment) {
-  const items = experiment.claims.map((claim) => {
-    const entries = Object.entries(claim.numbers);
-    const factor = claim.metric.endsWith("accuracy") ? 100 : 1;
-    const numbers = entries.map(([name, value]) => `${name} ${known(value) ? short(factor * value) : "–"}`);
-    const where = claim.column ? `${claim.column}: ` : "";
-    const evidence = numbers.length ? ` (${where}${numbers.join(", ")})` : "";
-    return element("li", {}, element("strong", {}, claim.verdict), `: ${claim.text}${evidence}`);
-  });
-  if (!items.length) return [];
-  return [element("p", {}, "What the paper says, and whether these runs support it:"), element("ul", {}, ...items)];
 }

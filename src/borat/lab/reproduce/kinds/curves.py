@@ -1,18 +1,14 @@
-"""Curves: a table whose chosen runs are also shown along the way."""
+"""Curves: a table, and the metric of the chosen runs over the epochs."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from borat.lab.metrics import metric_text, value_text
 from borat.lab.reproduce.kinds.table import TableSpec
-from borat.lab.reproduce.tables import DASH, choices, claims, comparison
+from borat.lab.reproduce.run import Result
 from borat.lab.store.records import curve
-from borat.lab.tables import Table
-
-if TYPE_CHECKING:
-    from borat.lab.reproduce.run import Result
+from borat.lab.tables import DASH, Table
 
 FIT = "fit_accuracy"
 
@@ -21,21 +17,22 @@ class CurvesSpec(TableSpec):
     """The best configuration of each method, and its metric over the epochs."""
 
     def tables(self, result: Result) -> list[Table]:
-        return [comparison(self, result), choices(result), _curves(result), *claims(self, result)]
+        comparison, choices, *claims = super().tables(result)
+        return [comparison, choices, _curves(result), *claims]
 
 
 def _curves(result: Result) -> Table:
-    """The chosen runs' value along the way."""
+    metric = result.spec.metric
     rows: list[tuple[str, ...]] = []
     for cell in result.cells:
-        values = curve(cell.chosen.history.iloc[0], result.spec.metric) if len(cell.chosen) else []
+        values = curve(cell.chosen.history.iloc[0], metric) if len(cell.chosen) else []
         places = [max(math.ceil(len(values) * part / 4) - 1, 0) for part in (1, 2, 3, 4)]
-        texts = [value_text(result.spec.metric, values[place]) if values else DASH for place in places]
+        texts = [value_text(metric, values[place]) if values else DASH for place in places]
         fit = cell.chosen[FIT].mean() if FIT in cell.chosen else math.nan
         rows.append((cell.cell.method, cell.cell.column, *texts, DASH if math.isnan(fit) else value_text(FIT, fit)))
     parts = (f"after {part} of the budget" for part in ("1/4", "1/2", "3/4", "all"))
     head = ("method", "column", *parts, "training accuracy at the end, %")
-    return Table(f"{metric_text(result.spec.metric).capitalize()} over the epochs", head, rows)
+    return Table(f"{metric_text(metric).capitalize()} over the epochs", head, rows)
 
 
 KIND = CurvesSpec

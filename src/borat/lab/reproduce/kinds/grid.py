@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from borat.lab.metrics import best, lower_is_better, metric_text, value_text
-from borat.lab.reproduce.claims import is_near_best, mean_of_all
-from borat.lab.reproduce.tables import DASH, claims, config_text
-from borat.lab.reproduce.training import PaperSpec
+from borat.lab.reproduce.claims import PaperSpec
+from borat.lab.reproduce.kinds.table import config_text
+from borat.lab.reproduce.run import Result, mean_with_lost
 from borat.lab.store.records import configs_of
-from borat.lab.tables import Table
-
-if TYPE_CHECKING:
-    from borat.lab.reproduce.run import Result
+from borat.lab.tables import DASH, Table
 
 
 class GridSpec(PaperSpec):
@@ -20,7 +15,7 @@ class GridSpec(PaperSpec):
 
     @property
     def fit_metric(self) -> str:
-        """The metric on the training data, which tells whether a network interpolates."""
+        """The metric on the training data, which shows whether a network interpolates."""
         return f"fit_{self.metric.partition('_')[2]}"
 
     def first_seeds(self, seeds: tuple[int, ...]) -> tuple[int, ...]:
@@ -29,21 +24,21 @@ class GridSpec(PaperSpec):
     def tables(self, result: Result) -> list[Table]:
         measured = [m for m in (self.metric, self.fit_metric) if all(m in cell.runs for cell in result.cells)]
         grids = [_grid(result, metric) for metric in measured]
-        return [*grids, _summary(self, result), *claims(self, result)]
+        return [*grids, _summary(self, result), *self.claims_tables(result)]
 
     def remarks(self, result: Result) -> list[str]:
         seeds = result.study.seeds
-        several = f"the mean over the seeds {', '.join(map(str, seeds))}, and diverged if one of them has"
+        several = f"the mean over the seeds {', '.join(map(str, seeds))}, or diverged if one of them has"
         fitted = metric_text(self.fit_metric).removesuffix(", %")
         return [
-            f"Each cell is {several if len(seeds) > 1 else 'one run'}; it is measured with the weights after the last "
-            "epoch, or their average where that is the result of a method.",
+            f"Each cell is {several if len(seeds) > 1 else 'one run'}. It is measured with the weights after the last "
+            "epoch, or with their average if the method returns that.",
             f"The {fitted} is measured in the same way, on all training examples with the labels that are trained on.",
         ]
 
 
 def _grid(result: Result, metric: str) -> Table:
-    """Every cell of the grid: learning rates from left to right, everything else from top to bottom."""
+    """Return every cell of the grid: learning rates from left to right, everything else from top to bottom."""
     rates = sorted({config.lr for cell in result.cells for config in cell.cell.configs})
     rows: list[tuple[str, ...]] = []
     for cell in result.cells:
@@ -55,8 +50,8 @@ def _grid(result: Result, metric: str) -> Table:
         ):
             text = value_text(metric, value) if works else status
             lines.setdefault(config_text(config, names), {})[config.lr] = text
-        for settings, line in lines.items():
-            rows.append((cell.cell.method, settings or DASH, *(line.get(lr, DASH) for lr in rates)))
+        for others, line in lines.items():
+            rows.append((cell.cell.method, others or DASH, *(line.get(lr, DASH) for lr in rates)))
     head = ("method", "settings", *(f"lr {lr:g}" for lr in rates))
     return Table(f"{result.study.heading}: {metric_text(metric)}", head, rows)
 
@@ -64,22 +59,20 @@ def _grid(result: Result, metric: str) -> Table:
 def _summary(spec: GridSpec, result: Result) -> Table:
     metric, fit = spec.metric, spec.fit_metric
     rows: list[tuple[str, ...]] = []
-    for column in result.columns:
-        cells = [cell for cell in result.cells if cell.cell.column == column]
-        for cell in cells:
-            settings = cell.settings
-            usable = settings[is_near_best(settings, metric, cells)]
-            values = settings.value[settings.works]
-            top = best(values.index, values.get, metric)
-            rows.append((
-                cell.cell.method,
-                DASH if top is None else value_text(metric, values[top]),
-                DASH if top is None or fit not in settings else value_text(fit, settings[fit][top]),
-                value_text(metric, mean_of_all(cell.runs, metric)),
-                f"{len(usable)} of {len(settings)}",
-                ", ".join(f"{lr:g}" for lr in sorted(set(usable.lr))) or DASH,
-                str((~cell.runs.works).sum()),
-            ))  # fmt: skip
+    for cell in (cell for column in result.columns for cell in result.in_column(column)):
+        settings = cell.settings
+        usable = settings[result.usable(cell)]
+        values = settings.value[settings.works]
+        top = best(values.index, values.get, metric)
+        rows.append((
+            cell.cell.method,
+            DASH if top is None else value_text(metric, values[top]),
+            DASH if top is None or fit not in settings else value_text(fit, settings[fit][top]),
+            value_text(metric, mean_with_lost(cell.runs, metric)),
+            f"{len(usable)} of {len(settings)}",
+            ", ".join(f"{lr:g}" for lr in sorted(set(usable.lr))) or DASH,
+            str((~cell.runs.works).sum()),
+        ))  # fmt: skip
     lost = "infinite" if lower_is_better(metric) else "0"
     fitted = metric_text(fit).removesuffix(", %")
     head = (

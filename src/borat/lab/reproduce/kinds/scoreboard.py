@@ -1,60 +1,74 @@
-"""A scoreboard: each method at the learning rate that its authors advise, and at the best of its grid."""
+"""A scoreboard: each method at its default learning rate, and at the best of its grid.
+
+Methods are compared by the error, 1 - accuracy, or by the loss of a task. A run that diverged, failed, or is worse than
+guessing counts as guessing: an error of 1 - 1/k or a loss of log k, for k classes. So every method has a finite number
+on every task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
+import pandas as pd
 from pydantic import model_validator
 
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS, lower_is_better, metric_text, unit, value_text
-from borat.lab.reproduce.board import FLOOR, LOSS_SHARE, POINTS, Board, GoalLine, Score, Scores, goal_lines, make_board
-from borat.lab.reproduce.claims import is_near_best
-from borat.lab.reproduce.columns import ColumnsSpec
-from borat.lab.reproduce.spec import Cell
-from borat.lab.reproduce.tables import DASH
-from borat.lab.reproduce.training import TrainingSpec
+from borat.lab.reproduce.kinds.ratios import summarise
+from borat.lab.reproduce.run import Result
+from borat.lab.reproduce.training import Cell, ColumnTable, TrainingSpec
 from borat.lab.robustness import LOSS_MARGIN, MARGIN
 from borat.lab.store.records import curve
 from borat.lab.strict import Listed
 from borat.lab.sweeps.grid import Layer, expand
-from borat.lab.tables import Table
+from borat.lab.tables import DASH, Table
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
-    from borat.lab.reproduce.run import Result
+FLOOR = 1e-3
+"""A smaller error or loss counts as this in a ratio: a method without any error is not infinitely better."""
+POINTS = 0.01
+"""Goal for tasks with an accuracy: at most this far from the best, in absolute terms (1 point)."""
+LOSS_SHARE = 0.02
+"""Goal for other tasks: at most this share above the lowest loss."""
+RATIO_TITLE = "Error or loss over that of the best tuned method"
+
+
+class BoardColumn(ColumnTable):
+    """A task, with its own metrics unless it has those of the file."""
+
+    metric: str = ""
+    select_on: str = ""
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> Self:
+        for key in ("metric", "select_on"):
+            if value := getattr(self, key):
+                pick(f"{key} of {self.name}", value, METRICS)
+        return self
 
 
 class ScoreboardSpec(TrainingSpec):
-    """All methods on all tasks, at their defaults and tuned; every column may have a metric of its own."""
+    """All methods on all tasks, at their defaults and tuned; every column may have its own metric."""
 
-    own_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **ColumnsSpec.own_keys,
-        "columns": ("name", "metric", "select_on"),
-    }
     draws_picture: ClassVar[bool] = True
 
+    columns: Listed[BoardColumn] = ()
     goal: Listed[str] = ()
-    """Methods that should need no tuning: at their defaults as good as the best that is tuned."""
+    """Methods that should need no tuning: as good at their defaults as the best tuned method."""
 
     @model_validator(mode="after")
     def _check_board(self) -> Self:
-        for column in self.columns:
-            for key in ("metric", "select_on"):
-                if value := getattr(column, key):
-                    pick(f"{key} of {column.name}", value, METRICS)
-        if self.paper:
-            raise ValueError("a scoreboard has no paper, only a goal")
         for method in self.methods:
             if method.columns:
                 got = ", ".join(method.columns)
                 raise ValueError(f"{method.name} must be in all columns of a scoreboard, got {got}")
-        for name in self.goal:
-            pick("method", name, [method.name for method in self.methods])
+        self.check_places(self.goal, ())
         return self
 
     def metric_in(self, column: str) -> str:
@@ -68,16 +82,16 @@ class ScoreboardSpec(TrainingSpec):
         fixed, grid = ({k: v for k, v in part.items() if k != "lr"} for part in (layer.fixed, layer.grid))
         if varied := [key for key, values in grid.items() if len(values) > 1]:
             raise ValueError(f"a scoreboard tries several values of lr only, got several of {', '.join(varied)}")
-        default = expand(fixed, grid)[0]
-        return replace(cell, configs=tuple(dict.fromkeys((*cell.configs, default))), default=default)
+        defaults = expand(fixed, grid)
+        return replace(cell, configs=tuple(dict.fromkeys((*cell.configs, *defaults))), defaults=tuple(defaults))
 
     def tables(self, result: Result) -> list[Table]:
         name, board = result.study.heading, make_board(result)
         shown = [
-            _scores(self, f"{name}: at their defaults", board, board.defaults),
-            _scores(self, f"{name}: tuned", board, board.tuned),
+            _scores(self, f"{name}: at their defaults", board.defaults),
+            _scores(self, f"{name}: tuned", board.tuned),
             _overall(board),
-            _usable(self, result),
+            _usable(result),
             _objectives(result),
         ]
         return [*shown, _goal(self, board)] if self.goal else shown
@@ -85,11 +99,12 @@ class ScoreboardSpec(TrainingSpec):
     def remarks(self, result: Result) -> list[str]:
         return [
             "At its defaults, a method has the learning rate that its authors or its library advise. Tuned, it has the "
-            "one of its grid with the best validation result after the last epoch, with the first seed. What is shown "
-            "is the test result of the last epoch.",
-            "Bold: within one standard error of the best, its own. ± is the standard deviation over the seeds.",
-            "A run that diverged or failed, and one that is worse than guessing, counts as guessing: an accuracy of "
-            "1/k, a loss of log k, for k classes. Nothing is left out of a mean.",
+            "learning rate of its grid with the best validation result after the last epoch, with the first seed. The "
+            "tables show test results after the last epoch.",
+            "Bold: within one standard error of the best, using the standard error of the best. ± is the standard "
+            "deviation over the seeds.",
+            "A run that diverged, failed, or is worse than guessing counts as guessing: an accuracy of 1/k, a loss of "
+            "log k, for k classes. Nothing is left out of a mean.",
             "The ratio is a method's error (1 - accuracy) or loss to that of the best tuned method on the task; "
             f"overall is the geometric mean over the tasks. Errors and losses below {FLOOR:g} count as {FLOOR:g}.",
             f"Usable: with the first seed, at most {100 * MARGIN:g} points or {100 * LOSS_MARGIN:g} % of the loss from "
@@ -97,92 +112,158 @@ class ScoreboardSpec(TrainingSpec):
             f"The seeds are {', '.join(map(str, result.study.seeds))}.",
         ]
 
-    def numbers(self, result: Result, tables: Sequence[Table]) -> dict[str, Any]:
-        shown = [{"title": t.title, "head": list(t.head), "rows": [list(row) for row in t.rows]} for t in tables]
-        return {"tables": shown}
-
     def draw(self, result: Result) -> Figure:
-        from borat.lab.reproduce.picture import draw_board  # with Matplotlib, which the tables do not need
+        from borat.lab.reproduce.picture import draw_ratios  # imports Matplotlib, which the tables do not need
 
-        return draw_board(make_board(result), self.title)
-
-
-def _score_text(metric: str, score: Score) -> str:
-    """Return a score as an accuracy or a loss."""
-    mean = score.mean if lower_is_better(metric) else 1.0 - score.mean
-    spread = "" if score.std is None else f" ± {value_text(metric, score.std, spread=True)}"
-    lost = f" ({score.lost} of {len(score.costs)} lost)" if score.lost else ""
-    return value_text(metric, mean) + spread + lost
+        board = make_board(result)
+        panels = {"at their defaults": board.ratios(board.defaults), "tuned": board.ratios(board.tuned)}
+        return draw_ratios(f"{self.title}: {RATIO_TITLE.lower()}", panels)
 
 
-def _heads(spec: ScoreboardSpec, columns: Iterable[str]) -> tuple[str, ...]:
-    return ("method", *(f"{column}, {metric_text(spec.metric_in(column)).removeprefix('test ')}" for column in columns))
+# Numbers
 
 
-def _scores(spec: ScoreboardSpec, title: str, board: Board, scores: Scores) -> Table:
-    limits = {}
-    for column in board.columns:
-        best = min((scores[method, column] for method in board.methods), key=lambda score: score.mean)
-        limits[column] = best.mean + best.standard_error
-    rows: list[tuple[str, ...]] = []
-    for method in board.methods:
-        found = {column: scores[method, column] for column in board.columns}
-        texts = {column: _score_text(spec.metric_in(column), score) for column, score in found.items()}
-        rows.append((method, *(f"**{t}**" if found[c].mean <= limits[c] else t for c, t in texts.items())))
-    return Table(title, _heads(spec, board.columns), rows)
+@dataclass(frozen=True)
+class Score:
+    """A method on a task: the error or loss with each seed."""
+
+    costs: tuple[float, ...]
+    lost: int = 0
+    """Number of seeds that diverged or failed, and count as guessing."""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.costs)
+
+    @property
+    def std(self) -> float | None:
+        return statistics.stdev(self.costs) if len(self.costs) > 1 else None
+
+    def text(self, metric: str) -> str:
+        """Return the score as an accuracy or a loss."""
+        mean = self.mean if lower_is_better(metric) else 1.0 - self.mean
+        spread = "" if self.std is None else f" ± {value_text(metric, self.std, spread=True)}"
+        lost = f" ({self.lost} of {len(self.costs)} lost)" if self.lost else ""
+        return value_text(metric, mean) + spread + lost
+
+
+@dataclass(frozen=True)
+class Board:
+    """The :class:`Score` of each method (row) on each task (column)."""
+
+    defaults: pd.DataFrame
+    tuned: pd.DataFrame
+
+    def best(self, column: str) -> str:
+        """Return the best tuned method on a task."""
+        return str(_means(self.tuned)[column].idxmin())
+
+    def ratios(self, scores: pd.DataFrame) -> pd.DataFrame:
+        """Return the errors or losses over those of the best tuned method on each task."""
+        return _means(scores).clip(lower=FLOOR) / _means(self.tuned).min().clip(lower=FLOOR)
+
+    def ranking(self) -> list[str]:
+        """Return the methods at their defaults, the best over all tasks first."""
+        return list(summarise(self.ratios(self.defaults))["mean"].sort_values(kind="stable").index)
+
+    def excess(self, method: str, column: str, metric: str) -> tuple[float, bool]:
+        """Return how much worse a method at its defaults is than the best tuned one, and whether it meets the goal.
+
+        This is the difference of the errors, or the share by which the loss is higher.
+        """
+        ours, best = self.defaults.loc[method, column].mean, self.tuned.loc[self.best(column), column].mean
+        is_loss = lower_is_better(metric)
+        excess = ours / max(best, FLOOR) - 1.0 if is_loss else ours - best
+        return excess, excess <= (LOSS_SHARE if is_loss else POINTS) + 1e-12
+
+
+def _means(scores: pd.DataFrame) -> pd.DataFrame:
+    return scores.map(lambda score: score.mean)
+
+
+def make_board(result: Result) -> Board:
+    seeds = max(len(cell.defaults) for cell in result.cells)
+    tables = [pd.DataFrame(index=result.methods, columns=result.columns, dtype=object) for _ in range(2)]
+    for cell in result.cells:
+        method, column = cell.cell.method, cell.cell.column
+        for table, runs in zip(tables, (cell.defaults, cell.chosen), strict=True):
+            table.at[method, column] = _score(runs, result.spec.metric_in(column), result.classes[column], seeds)
+    return Board(*tables)
+
+
+def _score(runs: pd.DataFrame, metric: str, classes: int, seeds: int) -> Score:
+    """Return the score of a configuration from its runs with each seed; there are none if no configuration worked."""
+    values = runs.value[runs.works].tolist() if len(runs) else []
+    guess = math.log(classes) if lower_is_better(metric) else 1.0 - 1.0 / classes
+    costs = [min(value if lower_is_better(metric) else 1.0 - value, guess) for value in values]
+    lost = seeds - len(costs)
+    return Score((*costs, *[guess] * lost), lost)
+
+
+# Tables
+
+
+def _scores(spec: ScoreboardSpec, title: str, scores: pd.DataFrame) -> Table:
+    heads, texts = ["method"], {}
+    for column in scores:
+        metric, found = spec.metric_in(column), scores[column]
+        heads.append(f"{column}, {metric_text(metric).removeprefix('test ')}")
+        best = min(found, key=lambda score: score.mean)
+        limit = best.mean + (best.std or 0.0) / math.sqrt(len(best.costs))
+        texts[column] = [f"**{s.text(metric)}**" if s.mean <= limit else s.text(metric) for s in found]
+    return Table(title, tuple(heads), list(zip(scores.index, *texts.values(), strict=True)))
 
 
 def _overall(board: Board) -> Table:
+    found = [summarise(board.ratios(scores)) for scores in (board.defaults, board.tuned)]
     rows: list[tuple[str, ...]] = []
-    for method in board.ranking(board.defaults):
-        at = [board.overall(scores, method) for scores in (board.defaults, board.tuned)]
-        rows.append((method, *(text for o in at for text in (f"{o.mean:.3f}", f"{o.worst:.2f}, {o.column}"))))
+    for method in board.ranking():
+        at = [summary.loc[method] for summary in found]
+        rows.append((method, *(text for s in at for text in (f"{s['mean']:.3f}", f"{s['worst']:.2f}, {s['task']}"))))
     head = ("method", "defaults, overall", "defaults, worst ratio", "tuned, overall", "tuned, worst ratio")
-    return Table("Error or loss over that of the best tuned method", head, rows)
+    return Table(RATIO_TITLE, head, rows)
 
 
-def _usable(spec: ScoreboardSpec, result: Result) -> Table:
+def _usable(result: Result) -> Table:
     """Return the number of learning rates at which each method works."""
-    rows: list[tuple[str, ...]] = []
-    for method in result.methods:
-        texts = []
-        for column in result.columns:
-            cells = [cell for cell in result.cells if cell.cell.column == column]
-            settings = next(cell.settings for cell in cells if cell.cell.method == method)
-            usable = is_near_best(settings, spec.metric_in(column), cells)
-            texts.append(f"{usable.sum()} of {len(settings)}")
-        rows.append((method, *texts))
+    texts = [[f"{result.usable(c).sum()} of {len(c.settings)}" for c in result.in_column(x)] for x in result.columns]
+    rows = list(zip(result.methods, *texts, strict=True))
     return Table("Usable learning rates, a factor of ten apart", ("method", *result.columns), rows)
 
 
 def _objectives(result: Result) -> Table:
-    rows: list[tuple[str, ...]] = []
-    for method in result.methods:
-        cells = [cell for cell in result.cells if cell.cell.method == method]
-        rows.append((method, *(f"{_objective(cell.defaults)}, {_objective(cell.chosen)}" for cell in cells)))
-    return Table("Training objective reached: at their defaults, tuned", ("method", *result.columns), rows)
+    texts = [
+        [f"{_objective(cell.defaults)}, {_objective(cell.chosen)}" for cell in result.in_column(column)]
+        for column in result.columns
+    ]
+    title = "Training objective reached: at their defaults, tuned"
+    return Table(title, ("method", *result.columns), list(zip(result.methods, *texts, strict=True)))
 
 
 def _objective(runs: pd.DataFrame) -> str:
     """Return the mean over the seeds that worked, in the last epoch."""
     found = [curve(history, "train_loss")[-1] for history in runs.history[runs.works]] if len(runs) else []
-    return value_text("train_loss", sum(found) / len(found)) if found else DASH
+    return value_text("train_loss", statistics.fmean(found)) if found else DASH
 
 
 def _goal(spec: ScoreboardSpec, board: Board) -> Table:
     """Return the distance of each method in the goal from the best tuned one."""
-    lines = goal_lines(board, spec.goal, {column: spec.metric_in(column) for column in board.columns})
+    ranking: Sequence[str] = board.ranking()
+    overall = summarise(board.ratios(board.defaults))["mean"]
+    methods = [name for name in spec.goal if name in ranking]
     rows: list[tuple[str, ...]] = []
-    for line in lines:
-        metric = spec.metric_in(line.column)
-        ours = _score_text(metric, board.defaults[line.method, line.column])
-        best = f"{_score_text(metric, board.tuned[line.rival, line.column])}, {line.rival}"
-        rows.append((f"{line.method}, {line.column}", ours, best, _distance(line, metric), _verdict(line.is_met)))
-    ranking = board.ranking(board.defaults)
-    for method in (name for name in spec.goal if name in ranking):
-        ours, first = (f"{board.overall(board.defaults, name).mean:.3f}" for name in (method, ranking[0]))
+    for method in methods:
+        for column in board.tuned:
+            metric, rival = spec.metric_in(column), board.best(column)
+            excess, is_met = board.excess(method, column, metric)
+            ours = board.defaults.loc[method, column].text(metric)
+            best = f"{board.tuned.loc[rival, column].text(metric)}, {rival}"
+            distance = f"{100 * excess:.1f} {'points' if unit(metric) == 100.0 else '%'}"
+            rows.append((f"{method}, {column}", ours, best, distance, _word(is_met)))
+    for method in methods:
+        first = f"{overall[ranking[0]]:.3f}, {ranking[0]}"
         place = f"place {ranking.index(method) + 1} of {len(ranking)}"
-        rows.append((f"{method}, overall", ours, f"{first}, {ranking[0]}", place, _verdict(method == ranking[0])))
+        rows.append((f"{method}, overall", f"{overall[method]:.3f}", first, place, _word(method == ranking[0])))
     title = (
         f"The goal: at its defaults within {100 * POINTS:g} point or {100 * LOSS_SHARE:g} % of the loss of the best "
         "tuned method on every task, and overall first of all methods at their defaults"
@@ -190,11 +271,7 @@ def _goal(spec: ScoreboardSpec, board: Board) -> Table:
     return Table(title, ("method and task", "at its defaults", "best", "behind", "goal"), rows)
 
 
-def _distance(line: GoalLine, metric: str) -> str:
-    return f"{100 * line.excess:.1f} {'points' if unit(metric) == 100.0 else '%'}"
-
-
-def _verdict(is_met: bool) -> str:
+def _word(is_met: bool) -> str:
     return "met" if is_met else "missed"
 
 

@@ -2,30 +2,86 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from borat.lab.reproduce.tables import choices, claims, comparison
-from borat.lab.reproduce.training import PaperSpec
-from borat.lab.tables import Table
-
-if TYPE_CHECKING:
-    from borat.lab.reproduce.run import Result
+from borat.lab.config import RunConfig
+from borat.lab.metrics import metric_text, value_text
+from borat.lab.reproduce.claims import PaperSpec
+from borat.lab.reproduce.run import CellResult, Result
+from borat.lab.reproduce.spec import Published
+from borat.lab.tables import DASH, Table
 
 
 class TableSpec(PaperSpec):
     """The best configuration of each method, with all seeds."""
 
     def tables(self, result: Result) -> list[Table]:
-        return [comparison(self, result), choices(result), *claims(self, result)]
+        return [comparison(self, result), choices(result), *self.claims_tables(result)]
 
     def remarks(self, result: Result) -> list[str]:
         on, seeds = self.select_on.replace("_", " "), result.study.seeds
         chosen = (
-            f"Chosen is the configuration with the best {on} after its last epoch, with the first seed; what is shown "
-            "is measured with the weights of the last epoch (the authors' code tests those of the best epoch)."
+            f"The configuration with the best {on} after its last epoch, with the first seed, is chosen. Results are "
+            "measured with the weights of the last epoch (the authors' code tests those of the best epoch)."
         )
         spread = f"± is the standard deviation over the seeds {', '.join(map(str, seeds))}."
         return [chosen, spread] if len(seeds) > 1 else [chosen]
+
+
+def comparison(spec: PaperSpec, result: Result) -> Table:
+    """Return our numbers, and those of the paper if it has any."""
+    kinds = ("ours", "paper") if spec.paper else ("ours",)
+    head = ["method"]
+    rows = [[_label(spec, method)] for method in result.methods] + [[row] for row in spec.quoted_rows]
+    for column in result.columns:
+        name = f"{column}, " if len(result.columns) > 1 else ""
+        head += [f"{name}{kind}" for kind in kinds] if spec.paper else [column]
+        for method, row in zip((*result.methods, *spec.quoted_rows), rows, strict=True):
+            paper = spec.paper.get(spec.paper_row(method), {}).get(column)
+            row += (ours_text(spec.metric, result.cell(method, column)), paper_text(paper))[: len(kinds)]
+    return Table(f"{result.study.heading}: {metric_text(spec.metric)}", tuple(head), [tuple(row) for row in rows])
+
+
+def _label(spec: PaperSpec, method: str) -> str:
+    row = spec.paper_row(method)
+    return method if row == method or row not in spec.paper else f"{method} ({row})"
+
+
+def ours_text(metric: str, cell: CellResult | None) -> str:
+    if cell is None:
+        return DASH
+    if cell.status != "finished":
+        return cell.status
+    lost = len(cell.chosen) - len(cell.values)
+    spread = f" ± {value_text(metric, cell.std, spread=True)}" if cell.std is not None else ""
+    return value_text(metric, cell.mean) + spread + (f" ({lost} of {len(cell.chosen)} seeds diverged)" if lost else "")
+
+
+def paper_text(published: Published | None) -> str:
+    if published is None:
+        return DASH
+    return f"{published.mean:g}" + (f" ± {published.std:g}" if published.std is not None else "")
+
+
+def choices(result: Result) -> Table:
+    """Return the chosen configurations, and how many were tried."""
+    rows: list[tuple[str, ...]] = []
+    for cell in result.cells:
+        names = dict.fromkeys((*cell.cell.varied, "lr", "radius", "weight_decay", "batch_size"))
+        chosen, score = DASH, DASH
+        if cell.config is not None:
+            chosen = config_text(cell.config, names)
+            score = value_text(result.spec.select_on, cell.chosen.score.iloc[0])
+        lost = len(cell.runs) - cell.runs.works.sum()
+        rows.append((cell.cell.method, cell.cell.column, chosen, score, str(len(cell.runs)), str(lost)))
+    on = result.spec.select_on.replace("_", " ")
+    return Table("Chosen configurations", ("method", "column", "chosen", on, "tried", "diverged or failed"), rows)
+
+
+def config_text(config: RunConfig, names: Iterable[str]) -> str:
+    """Return the values of these keys in words, without none and 0."""
+    values = {name: value for name in names if (value := getattr(config, name))}
+    return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
 
 
 KIND = TableSpec
