@@ -247,7 +247,7 @@ def test_layers_replace_what_is_below(tmp_path):
     ('"SGD*" = { A', '"SGD*" = { AA', "unknown column of the paper 'AA'; did you mean 'A'"),
     ('name = "SGD"', 'name = "SGD, manual"', "names without commas"),
     ("[[cases]]", "[cases]", "cases must be a list, got"),
-    ("[mini]", '[[claims]]\ntext = "x"\nstatistic = "means"\n[mini]', "unknown statistic 'means'; did you mean 'mean'"),
+    ("[mini]", '[[claims]]\ntext = "x"\nstatistic = "means"\n[mini]', "statistic must be 'value', 'best', 'mean' or"),
     ("[mini]", '[[claims]]\ntext = "x"\n[mini]', "needs an order"),
     ("[mini]", '[[claims]]\ntext = "x"\nmetric = "train_acc"\n[mini]', "unknown metric 'train_acc'; did you mean"),
     ("[mini]", '[[claims]]\ntext = "x"\nepoch = 2\nstatistic = "best"\n[mini]', "needs the statistic value"),

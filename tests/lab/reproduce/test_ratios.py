@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 
 from borat.lab.config import RunConfig
+from borat.lab.methods import METHODS
 from borat.lab.reproduce.kinds.ratios import condition_of, ratio_tables, summarise
 from borat.lab.reproduce.reading import load_spec, read_spec
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.tasks import TASKS
+from engines import Inline
 
 TINY = """
 title = "Tiny"
@@ -80,12 +82,36 @@ def test_an_experiment_from_end_to_end(tmp_path):
 
 
 def test_the_zoo_has_every_task_under_every_condition():
-    cells = load_spec("zoo").at("full").plan()
+    study = load_spec("zoo").at("full")
+    cells = study.plan()
+    assert study.seeds == (0, 1, 2)
     assert {cell.column for cell in cells} == set(TASKS)
     found = {(cell.method.partition(":")[0], condition_of(cell.configs[0])) for cell in cells}
     conditions = {"plain", "loss + 10", "loss - 3", "gradients clipped at 0.1"}
-    assert {condition for method, condition in found if method == "FreeBORAT3"} == conditions
-    assert len(next(c for c in cells if c.method == "AdamW cosine").configs) == 6
+    for method in ("FreeBORAT3", "AdamW"):
+        assert {condition for name, condition in found if name == method} == conditions
+    plain = {cell.method: cell.configs for cell in cells if condition_of(cell.configs[0]) == "plain"}
+    assert [len(configs) for configs in plain.values()] == [1, 1, 1, 1, 6, 1, 1, 1]
+    assert list(plain) == [
+        *("FreeBORAT2", "FreeBORAT3", "FreeBORAT5", "AdamW", "AdamW cosine"),
+        *("Schedule-Free AdamW", "Prodigy", "MoMo-Adam"),
+    ]
+    for method, configs in plain.items():
+        assert len(configs) > 1 or configs[0].lr == METHODS[configs[0].optimizer].lr, f"{method} is at its default"
+    assert plain["AdamW"][0].lr == 0.001
+
+
+def test_the_zoo_runs_every_method(tmp_path):
+    study = load_spec("zoo").at("mini", columns=["factorisation"], changes={"steps": 10})
+    result = study.run(tmp_path, engine=Inline())
+    assert {cell.cell.method: cell.status for cell in result.cells} == dict.fromkeys(result.methods, "finished")
+    summary, *_ = result.page("").tables
+    rows = {row[:2]: row[2:] for row in summary.rows}
+    assert len(rows) == len(result.methods) == len(study.spec.methods)
+    for shift in ("loss + 10", "loss - 3"):
+        assert rows["AdamW", shift] == rows["AdamW", "plain"], "AdamW does not see the loss"
+    figure = study.spec.draw(result)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["all tasks", "factorisation"]
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_every_method_has_six_decades_around_its_defaults():
 @pytest.mark.parametrize(("old", "new", "message"), [
     ('goal = ["FreeBORAT3"]', "goals = []", "unknown key 'goals'; did you mean 'goal'"),
     (HEAD, HEAD.replace("scoreboard", "table").partition("goal")[0], "columns.1: unknown key of B 'metric'"),
-    ('metric = "test_loss"', 'metric = "test_los"', "unknown metric of B 'test_los'; did you mean 'test_loss'"),
+    ('metric = "test_loss"', 'metric = "test_los"', "columns.1: metric: unknown metric 'test_los'; did you mean"),
     ('goal = ["FreeBORAT3"]', 'goal = ["FreeBORAT"]', "unknown method 'FreeBORAT'; did you mean 'FreeBORAT3'"),
     ('optimizer = "sgd"', 'optimizer = "sgd"\ncolumns = ["A"]', "SGD must be in all columns of a scoreboard, got A"),
     ("[mini]", "[paper]\nSGD = { A = 90.0 }\n[mini]", "unknown key 'paper'"),

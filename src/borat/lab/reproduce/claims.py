@@ -7,20 +7,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from borat.lab.files import pick
-from borat.lab.metrics import METRICS, lower_is_better, unit
+from borat.lab.metrics import lower_is_better, unit
 from borat.lab.reproduce.run import CellResult, Result, mean_with_lost
 from borat.lab.reproduce.spec import PaperTable
-from borat.lab.reproduce.training import TrainingSpec
+from borat.lab.reproduce.training import Metric, TrainingSpec
 from borat.lab.store.records import curve
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.tables import Table
-
-STATISTICS = ("value", "best", "mean", "usable")
 
 
 class Claim(StrictModel):
@@ -40,8 +38,9 @@ class Claim(StrictModel):
     """
 
     text: str
-    statistic: str = "value"
-    order: Listed[Listed[str]] = ()
+    statistic: Literal["value", "best", "mean", "usable"] = "value"
+    order: Listed[str | Listed[str]] = ()
+    """Methods or groups of methods, from the best to the worst."""
     methods: Listed[str] = ()
     columns: Listed[str] = ()
     where: dict[str, list[Any]] = Field(default_factory=dict)
@@ -51,23 +50,11 @@ class Claim(StrictModel):
     at_most: float = math.inf
     scale: str = ""
     """The only scale at which it can be checked, if there is one."""
-    metric: str = ""
+    metric: Metric = ""
     epoch: int = 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _groups(cls, values: Any) -> Any:
-        """Accept a method in place of a group of one."""
-        if not isinstance(values, dict) or not isinstance(values.get("order", ()), list | tuple):
-            return values
-        groups = [(group,) if isinstance(group, str) else group for group in values.get("order", ())]
-        return {**values, "order": groups}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        pick("statistic", self.statistic, STATISTICS)
-        if self.metric:
-            pick("metric", self.metric, METRICS)
         if self.epoch < 0 or ((self.epoch or self.metric) and self.statistic != "value"):
             raise ValueError(f"the claim {self.text!r} needs the statistic value and an epoch of at least 1")
         bounded = self.methods and (self.at_least, self.at_most) != (-math.inf, math.inf)
@@ -76,8 +63,12 @@ class Claim(StrictModel):
         return self
 
     @property
+    def groups(self) -> list[tuple[str, ...]]:
+        return [(group,) if isinstance(group, str) else group for group in self.order]
+
+    @property
     def names(self) -> tuple[str, ...]:
-        return self.methods + tuple(name for group in self.order for name in group)
+        return self.methods + tuple(name for group in self.groups for name in group)
 
 
 class PaperSpec(TrainingSpec):
@@ -111,7 +102,7 @@ class PaperSpec(TrainingSpec):
         """Return a table of the claims and their verdicts, if there are any."""
         found = verdicts(self.claims, result)
         several = len({verdict.column for verdict in found}) > 1
-        rows: list[tuple[str, ...]] = []
+        rows = []
         for verdict in found:
             numbers = ", ".join(f"{name} {number:.3g}" for name, number in verdict.numbers.items())
             rows.append((verdict.claim.text, *([verdict.column] if several else []), verdict.word, numbers))
@@ -166,7 +157,7 @@ def verdict_on(claim: Claim, column: str, result: Result) -> Verdict:
 def _in_order(claim: Claim, numbers: Mapping[str, float], *, lower: bool) -> bool:
     """Better comes first. Without a margin or a factor, ties are allowed, but not between the first and the last."""
     sign = -1.0 if lower else 1.0
-    groups = [[-math.inf if math.isnan(x := numbers[name]) else sign * x for name in group] for group in claim.order]
+    groups = [[-math.inf if math.isnan(x := numbers[name]) else sign * x for name in group] for group in claim.groups]
     for better, worse in pairwise(groups):
         rival = max(worse) / claim.factor if lower else max(worse) * claim.factor
         if min(better) == -math.inf or not min(better) >= rival + claim.margin:

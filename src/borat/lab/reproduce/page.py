@@ -36,14 +36,6 @@ class StudyResult(ABC):
     study: Study
 
     @abstractmethod
-    def tables(self) -> list[Table]:
-        """Return the tables of the page, the most important first."""
-
-    @abstractmethod
-    def remarks(self) -> list[str]:
-        """Return sentences that explain the tables."""
-
-    @abstractmethod
     def timing(self) -> str:
         """Return the amount of work done, and how long it took, in words."""
 
@@ -53,7 +45,8 @@ class StudyResult(ABC):
 
     def page(self, command: str, picture: str = "") -> ResultPage:
         """Return the page of the result; ``picture`` is the link to its picture."""
-        tables, spec = self.tables(), self.study.spec
+        spec = self.study.spec
+        tables = spec.tables(self)
         record = Experiment(
             title=spec.title,
             source=spec.source,
@@ -76,7 +69,7 @@ class StudyResult(ABC):
             spec.question,
             *([f"![{spec.title}]({picture})"] if picture else ()),
             *(table.as_markdown().strip() for table in tables),
-            *_list("Remarks", [*by_hand, *self.remarks(), *marks]),
+            *_list("Remarks", [*by_hand, *spec.remarks(self), *marks]),
             *(_list("What the mini scale changes", spec.mini.differences) if scale == "mini" else ()),
             f"## The protocol at full scale\n\n{spec.protocol.strip()}",
             *_list("Notes", spec.notes),

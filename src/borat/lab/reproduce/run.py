@@ -27,7 +27,6 @@ from borat.lab.reproduce.spec import Means
 from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
 from borat.lab.store.records import as_table, read_runs
 from borat.lab.store.run import Metrics, Run
-from borat.lab.tables import Table
 
 if TYPE_CHECKING:
     from borat.lab.reproduce.training import Cell, TrainingSpec, TrainingStudy
@@ -128,12 +127,6 @@ class Result(StudyResult):
 
         top = best_accuracy(x for rival in self.in_column(cell.cell.column) for x in accuracies(rival.settings))
         return accuracies(cell.settings).map(lambda accuracy: is_usable(accuracy, top))
-
-    def tables(self) -> list[Table]:
-        return self.spec.tables(self)
-
-    def remarks(self) -> list[str]:
-        return self.spec.remarks(self)
 
     def timing(self) -> str:
         found = f", which found {self.found} of them begun or done" if self.found else ""

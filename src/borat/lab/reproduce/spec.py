@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.strict import Listed, StrictModel
+from borat.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,6 +97,14 @@ class Spec(StrictModel, ABC):
     @abstractmethod
     def study(self, scale: str, methods: Names, columns: Names, changes: dict[str, Any]) -> Study:
         """Implement :meth:`at` for a kind of experiment."""
+
+    @abstractmethod
+    def tables(self, result: Any) -> list[Table]:
+        """Return the tables of a result, the most important first."""
+
+    @abstractmethod
+    def remarks(self, result: Any) -> list[str]:
+        """Return sentences that explain the tables."""
 
     def draw(self, result: Any) -> Figure:
         """Draw the picture of a result, in kinds that have one."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Self, Unpack
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
@@ -18,7 +17,9 @@ from borat.lab.reproduce.run import Result, missing_runs, run_study
 from borat.lab.reproduce.spec import Means, Mini, Names, Spec, Study
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.sweeps.grid import Layer, expand
-from borat.lab.tables import Table
+
+Metric = Annotated[str, AfterValidator(lambda name: name and pick("metric", name, METRICS))]
+"""The name of a measurement, or nothing."""
 
 
 class Keys(StrictModel):
@@ -91,8 +92,8 @@ class MiniTraining(WithBase, Mini):
 class TrainingSpec(WithBase, Spec):
     """An experiment that trains methods in columns. A kind defines the tables and remarks of its page."""
 
-    metric: str = "test_accuracy"
-    select_on: str = "validation_accuracy"
+    metric: Metric = "test_accuracy"
+    select_on: Metric = "validation_accuracy"
     seeds: Annotated[Listed[int], Field(min_length=1)] = (0,)
     columns: Listed[ColumnTable] = ()
     methods: Listed[MethodTable] = ()
@@ -101,8 +102,6 @@ class TrainingSpec(WithBase, Spec):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        pick("metric", self.metric, METRICS)
-        pick("select_on", self.select_on, METRICS)
         for name in (*self.method_names, *self.column_names):
             if not name or "," in name:
                 raise ValueError(f"methods and columns need names without commas, got {name!r}")
@@ -130,14 +129,6 @@ class TrainingSpec(WithBase, Spec):
 
     # Methods that kinds override
 
-    @abstractmethod
-    def tables(self, result: Result) -> list[Table]:
-        """Return the tables, the most important first."""
-
-    @abstractmethod
-    def remarks(self, result: Result) -> list[str]:
-        """Return sentences that explain the tables."""
-
     def metric_in(self, column: str) -> str:
         """Return the metric that is shown in a column."""
         return self.metric
@@ -162,9 +153,10 @@ class TrainingSpec(WithBase, Spec):
         places = _some("column", columns, mini.columns or self.column_names)
         wanted = changes.get("seed", mini.seeds or self.seeds)
         seeds = (wanted,) if isinstance(wanted, int) else tuple(wanted)
-        last = _as_layer({**changes, "seed": list(self.first_seeds(seeds))})
+        last = {**changes, "seed": list(self.first_seeds(seeds))}
+        upper = Layer(grid={key: value if isinstance(value, list) else [value] for key, value in last.items()})
         layers = {
-            (row, place): layer.under(last)
+            (row, place): layer.under(upper)
             for place in places
             for row in rows
             if (layer := self._layer(row, place, scale)) is not None
@@ -194,11 +186,6 @@ def _applies(names: Sequence[str], name: str) -> bool:
 def _some(what: str, wanted: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
     chosen = {pick(what, name, known) for name in wanted}
     return tuple(name for name in known if name in chosen) if wanted else known
-
-
-def _as_layer(changes: Mapping[str, Any]) -> Layer:
-    grid = {key: value for key, value in changes.items() if isinstance(value, list)}
-    return Layer({key: value for key, value in changes.items() if key not in grid}, grid)
 
 
 @dataclass(frozen=True)

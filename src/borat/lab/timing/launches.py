@@ -1,8 +1,8 @@
-"""Number of operations of a step on the device: on a GPU each is at least one launch.
+"""Number of operations of a step on the device; on a GPU, each is at least one kernel launch.
 
-They are counted without a GPU, on tensors without values. Views and reserved memory launch nothing. An operation on a
-list of tensors counts once, as in PyTorch's fused optimizers, though a GPU may split a long list. What the compiler
-makes of the same step is counted on the CPU.
+Operations are counted without a GPU, on fake tensors. Views and allocations launch nothing. An operation on a list of
+tensors counts once, as in PyTorch's fused optimizers, although a GPU may split a long list. The kernels that the
+compiler generates for the same step are counted on the CPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from borat.lab.baselines import take_step
 
 TENSORS = 60
 _ELEMENTS = 2**20
-"""Of one tensor: more than the numbers of any bundle on the device."""
+"""Size of a parameter tensor: larger than the numbers of any bundle."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Launches:
     optimizer: str
     on_parameters: int
     on_numbers: int
-    """On the numbers of the bundle, the dual included: however large the model is."""
+    """Operations on the numbers of the bundle, including the dual; they do not depend on the size of the model."""
 
 
 def measure_launches(tensors: int = TENSORS) -> list[Launches]:
@@ -69,7 +69,7 @@ def _optimizers() -> Iterator[tuple[str, Callable[..., torch.optim.Optimizer]]]:
 def _count(name: str, make: Callable[..., torch.optim.Optimizer], tensors: int) -> Launches:
     with FakeTensorMode():
         optimizer = make([torch.nn.Parameter(torch.empty(_ELEMENTS)) for _ in range(tensors)])
-        _take_steps(optimizer, steps=1)  # the first one makes the state
+        _take_steps(optimizer, steps=1)  # creates the state
         with _Counter() as counter:
             _take_steps(optimizer, steps=1)
     return Launches(name, counter.large, counter.small)
@@ -83,7 +83,7 @@ def _take_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations by whether a tensor of theirs is one of parameters."""
+    """Counts operations, separately those with a tensor as large as a parameter."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -93,18 +93,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if not _launches_nothing(func):
             sizes = [x.numel() for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
-            if max(sizes, default=0) >= _ELEMENTS:
-                self.large += 1
-            else:
-                self.small += 1
+            is_large = max(sizes, default=0) >= _ELEMENTS
+            self.large += is_large
+            self.small += not is_large
         return result
 
 
 def _launches_nothing(func: Any) -> bool:
     is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-    return (
-        is_view
-        or func.namespace not in ("aten", "borat")
-        or "empty" in func._schema.name
-        or "_view" in func._schema.name
-    )
+    is_foreign = func.namespace not in ("aten", "borat")
+    return is_view or is_foreign or any(word in func._schema.name for word in ("empty", "_view"))

@@ -9,7 +9,7 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,14 +32,14 @@ WARM_UP = 2
 """Rounds that are not measured."""
 
 GRADIENT_SETS = 3
-"""Different gradients that are taken in turn, so that bundles have more than one piece in their support."""
-
+"""Gradients that are taken in turn, so that bundles have more than one piece in their support."""
 
 PEERS = {
     "Schedule-Free AdamW": "schedulefree:AdamWScheduleFree",
     "Prodigy": "prodigyopt:Prodigy",
     "MoMo-Adam": "momo:MomoAdam",
 }
+"""Alternatives to FreeBORAT, as their authors ship them."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,7 @@ class OptimizerCost:
     model: str
     optimizer: str
     milliseconds: float
-    relative: float
-    """Time per batch relative to fused SGD."""
-    relative_to_default: float
-    """Time per batch relative to PyTorch's default SGD."""
-    relative_to_adamw: float
-    """Time per batch relative to fused AdamW."""
+    """Median time per batch."""
     dual_share: float | None
     """Share of the call that the dual takes."""
     state: float
@@ -68,6 +63,7 @@ class DualCost:
     pieces: int
     solve_dual: float
     quadprog: float | None
+    """None if quadprog is not installed."""
 
 
 # Optimizers
@@ -76,90 +72,83 @@ class DualCost:
 def measure_optimizers(
     model: str, rounds: int = 15, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[OptimizerCost]:
-    """Measure SGD, Adam and BORAT on the parameter shapes of a model; ``progress`` gets done and total rounds."""
+    """Measure all optimizers on the parameter shapes of a model; ``progress`` is called with done and total rounds."""
     torch.manual_seed(0)
     params = [torch.nn.Parameter(0.05 * torch.randn(shape)) for shape in shapes_of(model)]
     gradients = [[0.01 * torch.randn_like(p) for p in params] for _ in range(GRADIENT_SETS)]
     squared_norm = sum(float(g.square().sum()) for g in gradients[0])
-    lr = 2.0 / squared_norm  # with a loss of 1, the cap binds for none and for all of the pieces in turn
-    momentum: dict[str, Any] = {"lr": lr, "momentum": 0.9, "nesterov": True}
-    optimizers: dict[str, torch.optim.Optimizer] = {
-        "SGD (fused)": torch.optim.SGD(params, fused=True, **momentum),
-        "SGD": torch.optim.SGD(params, **momentum),
-        "AdamW (fused)": torch.optim.AdamW(params, lr=1e-6, fused=True),
-        "AdamW": torch.optim.AdamW(params, lr=1e-6),
-        **_peers(params),
-    }
-    for n in BUNDLE_SIZES:
-        optimizers[f"BORAT, N = {n}"] = BORAT(params, lr=lr, bundle_size=n)
-    for n in BUNDLE_SIZES:
-        optimizers[f"FreeBORAT, N = {n}"] = FreeBORAT(params, n)
+    optimizers = _optimizers(params, lr=2.0 / squared_norm)  # with a loss of 1, the cap binds for some pieces only
     times: dict[str, list[float]] = {name: [] for name in optimizers}
     duals: dict[str, list[float]] = {name: [] for name in optimizers}
     for turn in range(rounds + WARM_UP):
-        for name, optimizer in shuffled(optimizers, turn):
+        # in random order: an optimizer is faster right after a similar one, which leaves its code in the caches
+        for name, optimizer in random.Random(turn).sample(list(optimizers.items()), len(optimizers)):
             batches = max(optimizer.bundle_size - 1, 1) if isinstance(optimizer, BORAT) else 1
+            sets = [gradients[(turn + i) % GRADIENT_SETS] for i in range(batches)]
             with timed_dual() as dual:
-                seconds = sum(
-                    _time_step(optimizer, params, gradients[(turn + i) % GRADIENT_SETS]) for i in range(batches)
-                )
+                seconds = sum(time_step(optimizer, params, grads, torch.tensor(1.0)) for grads in sets)
             if turn >= WARM_UP:
                 times[name].append(seconds / batches)
                 duals[name].append(dual[0] / seconds)
         progress(turn + 1, rounds + WARM_UP)
-    median = {name: statistics.median(values) for name, values in times.items()}
     parameter_bytes = sum(p.numel() * p.element_size() for p in params)
     return [
         OptimizerCost(
-            model=model,
-            optimizer=name,
-            milliseconds=1e3 * median[name],
-            relative=median[name] / median["SGD (fused)"],
-            relative_to_default=median[name] / median["SGD"],
-            relative_to_adamw=median[name] / median["AdamW (fused)"],
-            dual_share=statistics.median(duals[name]) if isinstance(optimizer, LossOptimizer) else None,
-            state=_state_bytes(optimizer) / parameter_bytes,
+            model,
+            name,
+            1e3 * statistics.median(times[name]),
+            statistics.median(duals[name]) if isinstance(optimizer, LossOptimizer) else None,
+            _state_bytes(optimizer) / parameter_bytes,
         )
         for name, optimizer in optimizers.items()
     ]
 
 
-def shuffled(optimizers: dict[str, torch.optim.Optimizer], turn: int) -> list[tuple[str, torch.optim.Optimizer]]:
-    """In another order at each turn: who comes after a relative finds its code in the caches."""
-    order = list(optimizers.items())
-    random.Random(turn).shuffle(order)
-    return order
-
-
-def _peers(params: list[torch.nn.Parameter]) -> dict[str, torch.optim.Optimizer]:
-    """Those that people would use in place of FreeBORAT, as far as they are installed, as their authors ship them."""
-    found: dict[str, torch.optim.Optimizer] = {}
+def _optimizers(params: list[torch.nn.Parameter], lr: float) -> dict[str, torch.optim.Optimizer]:
+    momentum: dict[str, Any] = {"lr": lr, "momentum": 0.9, "nesterov": True}
+    found: dict[str, torch.optim.Optimizer] = {
+        "SGD (fused)": torch.optim.SGD(params, fused=True, **momentum),
+        "SGD": torch.optim.SGD(params, **momentum),
+        "AdamW (fused)": torch.optim.AdamW(params, lr=1e-6, fused=True),
+        "AdamW": torch.optim.AdamW(params, lr=1e-6),
+    }
     for name, place in PEERS.items():
         module, _, cls = place.partition(":")
         with suppress(ModuleNotFoundError):
             found[name] = getattr(import_module(module), cls)(params)
     if "Schedule-Free AdamW" in found:
         found["Schedule-Free AdamW"].train()  # type: ignore[attr-defined]
-    return found
+    found |= {f"BORAT, N = {n}": BORAT(params, lr=lr, bundle_size=n) for n in BUNDLE_SIZES}
+    return found | {f"FreeBORAT, N = {n}": FreeBORAT(params, n) for n in BUNDLE_SIZES}
 
 
-def _time_step(
-    optimizer: torch.optim.Optimizer, params: list[torch.nn.Parameter], gradients: list[torch.Tensor]
+def time_step(
+    optimizer: torch.optim.Optimizer,
+    params: Sequence[torch.nn.Parameter],
+    gradients: Sequence[torch.Tensor],
+    loss: torch.Tensor,
 ) -> float:
+    """Return the seconds of one optimizer call."""
     for p, g in zip(params, gradients, strict=True):
         p.grad = g
-    loss = torch.tensor(1.0)
-    start = time.perf_counter()
+    start = now(loss.device)
     take_step(optimizer, loss)
-    return time.perf_counter() - start
+    return now(loss.device) - start
+
+
+def now(device: torch.device) -> float:
+    """Return the time once the device has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 @contextmanager
 def timed_dual() -> Iterator[list[float]]:
-    """Add up the seconds spent in the dual.
+    """Yield a list whose only entry is the sum of the seconds spent in the dual.
 
-    It is patched here, for as long as is measured. PyTorch's ``record_function`` around it would stay in every step of
-    every user, and costs more than a small dual itself, 6 against 3 microseconds, though no profiler listens.
+    The dual is patched only while it is measured. A permanent ``record_function`` around it would slow down every step
+    of every user: without a profiler it takes 6 microseconds, a small dual takes 3.
     """
     seconds = [0.0]
 
@@ -186,31 +175,29 @@ def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def measure_dual(sizes: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10, 16, 32), repeats: int = 100) -> list[DualCost]:
-    """The time of the dual for random bundles, beside that of quadprog where it is installed."""
+    """Measure the dual of random bundles, and quadprog if it is installed."""
     rng = np.random.default_rng(0)
-    results = []
+    costs = []
     for n in sizes:
         problems = [_random_dual(n, rng) for _ in range(repeats)]
-        results.append(
-            DualCost(pieces=n, solve_dual=1e6 * _median_time(solve_dual, problems), quadprog=_time_quadprog(problems))
-        )
-    return results
+        costs.append(DualCost(n, _microseconds(solve_dual, problems), _time_quadprog(problems)))
+    return costs
 
 
 def _random_dual(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """The dual of a bundle with ``n - 1`` gradients and the bound."""
+    """Return the dual of a bundle with ``n - 1`` gradients and the bound."""
     gradients = rng.standard_normal((n, 64)) / 8
     gradients[0] = 0.0
     return gradients @ gradients.T, np.concatenate(([0.0], rng.uniform(0.2, 0.6, n - 1)))
 
 
-def _median_time(solve: Callable[..., Any], problems: list[tuple[np.ndarray, np.ndarray]]) -> float:
+def _microseconds(solve: Callable[..., Any], problems: list[tuple[np.ndarray, np.ndarray]]) -> float:
     times = []
     for Q, b in problems:
         start = time.perf_counter()
         solve(Q, b)
         times.append(time.perf_counter() - start)
-    return statistics.median(times)
+    return 1e6 * statistics.median(times)
 
 
 def _time_quadprog(problems: list[tuple[np.ndarray, np.ndarray]]) -> float | None:
@@ -221,14 +208,14 @@ def _time_quadprog(problems: list[tuple[np.ndarray, np.ndarray]]) -> float | Non
 
     def solve(Q: np.ndarray, b: np.ndarray) -> None:
         n = len(b)
-        # quadprog needs a positive definite matrix, and the bound's row is zero
+        # quadprog needs a positive definite matrix, but the row of the bound is zero
         quadprog.solve_qp(Q + 1e-10 * np.eye(n), b, np.hstack((np.ones((n, 1)), np.eye(n))), np.eye(n + 1)[0], 1)
 
-    return 1e6 * _median_time(solve, problems)
+    return _microseconds(solve, problems)
 
 
 def machine() -> str:
-    """The machine and the versions, in one line."""
+    """Return the machine and the versions in one line."""
     return (
         f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}; "
         f"Python {platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}; "

@@ -23,7 +23,7 @@ class CurvesSpec(TableSpec):
 
 def _curves(result: Result) -> Table:
     metric = result.spec.metric
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for cell in result.cells:
         values = curve(cell.chosen.history.iloc[0], metric) if len(cell.chosen) else []
         places = [max(math.ceil(len(values) * part / 4) - 1, 0) for part in (1, 2, 3, 4)]

@@ -40,7 +40,7 @@ class GridSpec(PaperSpec):
 def _grid(result: Result, metric: str) -> Table:
     """Return every cell of the grid: learning rates from left to right, everything else from top to bottom."""
     rates = sorted({config.lr for cell in result.cells for config in cell.cell.configs})
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for cell in result.cells:
         names = [name for name in cell.cell.varied if name != "lr"]
         lines: dict[str, dict[float, str]] = {}
@@ -58,7 +58,7 @@ def _grid(result: Result, metric: str) -> Table:
 
 def _summary(spec: GridSpec, result: Result) -> Table:
     metric, fit = spec.metric, spec.fit_metric
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for cell in (cell for column in result.columns for cell in result.in_column(column)):
         settings = cell.settings
         usable = settings[result.usable(cell)]

@@ -13,7 +13,7 @@ from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import lower_is_better
 from borat.lab.reproduce.run import CellResult, Result
-from borat.lab.reproduce.training import TrainingSpec
+from borat.lab.reproduce.training import Metric, TrainingSpec
 from borat.lab.tables import DASH, Table
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class RatiosSpec(TrainingSpec):
     """
 
     draws_picture: ClassVar[bool] = True
-    metric: str = "test_loss"
-    select_on: str = "validation_loss"
+    metric: Metric = "test_loss"
+    select_on: Metric = "validation_loss"
     reference: str
     """The method that all others are compared with."""
 
@@ -107,7 +107,7 @@ def summarise(ratios: pd.DataFrame) -> pd.DataFrame:
 def ratio_tables(title: str, ratios: pd.DataFrame) -> list[Table]:
     """Return a summary of all rows, and the geometric means by method and condition."""
     summary = summarise(ratios)
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for s in summary.itertuples():
         numbers = (f"{s.median:.3f}", f"{s.mean:.3f}", f"{_text(s.worst)}, {s.task}", f"{s.near} of {s.tasks}")
         rows.append((*s.Index, *numbers))

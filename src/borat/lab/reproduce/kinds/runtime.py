@@ -50,6 +50,35 @@ class RuntimeSpec(Spec):
         smaller = self.mini.runtime if scale == "mini" else {}
         return RuntimeStudy(self, scale, changes, Runtime(**{**self.runtime.model_dump(), **smaller}))
 
+    def remarks(self, result: RuntimeResult) -> list[str]:
+        from borat.lab.timing.optimizers import machine
+
+        runtime = result.study.runtime
+        return [
+            f"Ratios are to {runtime.reference}. {machine()}.",
+            f"An epoch is {-(-runtime.examples // runtime.batch_size)} batches of {runtime.batch_size}.",
+        ]
+
+    def tables(self, result: RuntimeResult) -> list[Table]:
+        name = result.study.runtime.reference
+        reference = next(t for t in result.times if t.name == name)
+        published = {row: cells[SECONDS].mean for row, cells in self.paper.items()}
+        rows = []
+        for t in result.times:
+            paper = published.get(t.name)
+            rows.append((
+                t.name,
+                f"{t.seconds / reference.seconds:.3f}",
+                DASH if paper is None else f"{paper / published[name]:.2f}",
+                f"{t.seconds:.1f}",
+                DASH if paper is None else f"{paper:g}",
+                f"{t.steps:.1f}",
+                f"{t.steps / reference.steps:.2f}",
+            ))  # fmt: skip
+        ratios, seconds = ("ratio, ours", "ratio, paper"), ("epoch, s, ours", "epoch, s, paper")
+        head = ("optimizer", *ratios, *seconds, "optimizer, s", "its ratio")
+        return [Table(result.study.heading, head, rows)]
+
 
 @dataclass(frozen=True)
 class RuntimeStudy(Study):
@@ -81,37 +110,8 @@ class RuntimeResult(StudyResult):
     seconds: float
     """Duration of all measurements."""
 
-    def remarks(self) -> list[str]:
-        from borat.lab.timing.optimizers import machine
-
-        runtime = self.study.runtime
-        return [
-            f"Ratios are to {runtime.reference}. {machine()}.",
-            f"An epoch is {-(-runtime.examples // runtime.batch_size)} batches of {runtime.batch_size}.",
-        ]
-
     def timing(self) -> str:
         return f"{duration(self.seconds)} for the command"
-
-    def tables(self) -> list[Table]:
-        name = self.study.runtime.reference
-        reference = next(t for t in self.times if t.name == name)
-        published = {row: cells[SECONDS].mean for row, cells in self.study.spec.paper.items()}
-        rows: list[tuple[str, ...]] = []
-        for t in self.times:
-            paper = published.get(t.name)
-            rows.append((
-                t.name,
-                f"{t.seconds / reference.seconds:.3f}",
-                DASH if paper is None else f"{paper / published[name]:.2f}",
-                f"{t.seconds:.1f}",
-                DASH if paper is None else f"{paper:g}",
-                f"{t.steps:.1f}",
-                f"{t.steps / reference.steps:.2f}",
-            ))  # fmt: skip
-        ratios, seconds = ("ratio, ours", "ratio, paper"), ("epoch, s, ours", "epoch, s, paper")
-        head = ("optimizer", *ratios, *seconds, "optimizer, s", "its ratio")
-        return [Table(self.study.heading, head, rows)]
 
 
 KIND = RuntimeSpec

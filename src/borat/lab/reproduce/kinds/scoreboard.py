@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import pandas as pd
 from pydantic import model_validator
 
-from borat.lab.files import pick
-from borat.lab.metrics import METRICS, lower_is_better, metric_text, unit, value_text
+from borat.lab.metrics import lower_is_better, metric_text, unit, value_text
 from borat.lab.reproduce.kinds.ratios import summarise
-from borat.lab.reproduce.run import Result
-from borat.lab.reproduce.training import Cell, ColumnTable, TrainingSpec
+from borat.lab.reproduce.run import CellResult, Result
+from borat.lab.reproduce.training import Cell, ColumnTable, Metric, TrainingSpec
 from borat.lab.robustness import LOSS_MARGIN, MARGIN
 from borat.lab.store.records import curve
 from borat.lab.strict import Listed
@@ -42,15 +41,8 @@ RATIO_TITLE = "Error or loss over that of the best tuned method"
 class BoardColumn(ColumnTable):
     """A task, with its own metrics unless it has those of the file."""
 
-    metric: str = ""
-    select_on: str = ""
-
-    @model_validator(mode="after")
-    def _check_metrics(self) -> Self:
-        for key in ("metric", "select_on"):
-            if value := getattr(self, key):
-                pick(f"{key} of {self.name}", value, METRICS)
-        return self
+    metric: Metric = ""
+    select_on: Metric = ""
 
 
 class ScoreboardSpec(TrainingSpec):
@@ -91,8 +83,16 @@ class ScoreboardSpec(TrainingSpec):
             _scores(self, f"{name}: at their defaults", board.defaults),
             _scores(self, f"{name}: tuned", board.tuned),
             _overall(board),
-            _usable(result),
-            _objectives(result),
+            _cell_table(
+                "Usable learning rates, a factor of ten apart",
+                result,
+                lambda cell: f"{result.usable(cell).sum()} of {len(cell.settings)}",
+            ),
+            _cell_table(
+                "Training objective reached: at their defaults, tuned",
+                result,
+                lambda cell: f"{_objective(cell.defaults)}, {_objective(cell.chosen)}",
+            ),
         ]
         return [*shown, _goal(self, board)] if self.goal else shown
 
@@ -216,7 +216,7 @@ def _scores(spec: ScoreboardSpec, title: str, scores: pd.DataFrame) -> Table:
 
 def _overall(board: Board) -> Table:
     found = [summarise(board.ratios(scores)) for scores in (board.defaults, board.tuned)]
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for method in board.ranking():
         at = [summary.loc[method] for summary in found]
         rows.append((method, *(text for s in at for text in (f"{s['mean']:.3f}", f"{s['worst']:.2f}, {s['task']}"))))
@@ -224,20 +224,10 @@ def _overall(board: Board) -> Table:
     return Table(RATIO_TITLE, head, rows)
 
 
-def _usable(result: Result) -> Table:
-    """Return the number of learning rates at which each method works."""
-    texts = [[f"{result.usable(c).sum()} of {len(c.settings)}" for c in result.in_column(x)] for x in result.columns]
-    rows = list(zip(result.methods, *texts, strict=True))
-    return Table("Usable learning rates, a factor of ten apart", ("method", *result.columns), rows)
-
-
-def _objectives(result: Result) -> Table:
-    texts = [
-        [f"{_objective(cell.defaults)}, {_objective(cell.chosen)}" for cell in result.in_column(column)]
-        for column in result.columns
-    ]
-    title = "Training objective reached: at their defaults, tuned"
-    return Table(title, ("method", *result.columns), list(zip(result.methods, *texts, strict=True)))
+def _cell_table(title: str, result: Result, text: Callable[[CellResult], str]) -> Table:
+    """Return a table with a text for each method in each column."""
+    columns = [[text(cell) for cell in result.in_column(column)] for column in result.columns]
+    return Table(title, ("method", *result.columns), list(zip(result.methods, *columns, strict=True)))
 
 
 def _objective(runs: pd.DataFrame) -> str:
@@ -248,10 +238,10 @@ def _objective(runs: pd.DataFrame) -> str:
 
 def _goal(spec: ScoreboardSpec, board: Board) -> Table:
     """Return the distance of each method in the goal from the best tuned one."""
-    ranking: Sequence[str] = board.ranking()
+    ranking = board.ranking()
     overall = summarise(board.ratios(board.defaults))["mean"]
     methods = [name for name in spec.goal if name in ranking]
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for method in methods:
         for column in board.tuned:
             metric, rival = spec.metric_in(column), board.best(column)

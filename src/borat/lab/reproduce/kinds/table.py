@@ -65,7 +65,7 @@ def paper_text(published: Published | None) -> str:
 
 def choices(result: Result) -> Table:
     """Return the chosen configurations, and how many were tried."""
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for cell in result.cells:
         names = dict.fromkeys((*cell.cell.varied, "lr", "radius", "weight_decay", "batch_size"))
         chosen, score = DASH, DASH
