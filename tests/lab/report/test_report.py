@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fabricate
+from borat import BORAT
 from borat.lab import read_runs
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
@@ -24,6 +25,7 @@ from borat.lab.robustness import Trial, sentence, usable
 from borat.lab.store.experiment import Experiment
 from borat.lab.store.records import collect
 from borat.lab.store.run import Metrics, Run
+from borat.lab.training.train import train
 
 
 def invoke(*arguments: object):
@@ -166,6 +168,23 @@ def test_lost_seeds_are_counted_not_averaged(tmp_path, lost):
     assert math.isnan(setting.outcome), "the verdict does not call it usable"
     row = make_data("", "", collect(tmp_path), [task])["table"]["settings"][0]
     assert f"2 finished, 1 {lost}" in row
+
+
+@pytest.mark.parametrize("config", [RunConfig(task="vae"), RunConfig(train_limit=64, epochs=1)])
+def test_a_run_that_raises_is_shown_as_failed(tmp_path, monkeypatch, config):
+    def refuse(*arguments, **options):
+        raise RuntimeError("NaN is refused")
+
+    monkeypatch.setattr(BORAT, "step", refuse)
+    with pytest.raises(RuntimeError, match="NaN is refused"):
+        train(config, tmp_path / "run")
+    found = collect(tmp_path)
+    assert list(found.runs.status) == ["failed"]
+    assert found.notes == []
+    (task,) = group(found)
+    data = make_data("", "", found, [task])
+    assert data["tasks"][0]["settings"][0]["status"] == "failed"
+    assert str(write_report(tmp_path, tmp_path / "page.html")) == "1 run (1 failed)"
 
 
 def test_tasks_and_methods_in_order(tmp_path):

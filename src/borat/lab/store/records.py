@@ -168,7 +168,8 @@ def collect(folder: Path) -> Collection:
         except (ValueError, TypeError, AttributeError) as error:
             problem = f"has an {NAME} that cannot be read"
             problems[problem, _reason(error, path.parent)].append(_relative(path.parent, folder))
-    problems["has no finished epoch yet", ""] = [name for name, _, metrics in kept if not metrics.epochs]
+    running = [(name, metrics) for name, _, metrics in kept if metrics.status == "running"]
+    problems["has no finished epoch yet", ""] = [name for name, metrics in running if not metrics.epochs]
     notes = [_note(*problem, names) for problem, names in problems.items() if names]
     return Collection(as_table(kept), experiments, notes)
 

@@ -20,7 +20,11 @@ def train_task(task: TrainingTask, config: RunConfig, stored: Run) -> Metrics:
     metrics = stored.metrics
     if not metrics.is_done:
         shift, keys = config.shift or 0.0, {key: getattr(config, key) for key in ("schedule", "steps", "clip")}
-        result = run(task, partial(make_optimizer, config=config), config.seed, shift=shift, **keys)
+        try:
+            result = run(task, partial(make_optimizer, config=config), config.seed, shift=shift, **keys)
+        except Exception:
+            stored.write_metrics(Metrics("failed"))
+            raise
         metrics = _as_metrics(task, config, result)
         stored.write_metrics(metrics)
     return metrics
