@@ -170,7 +170,7 @@ def test_lost_seeds_are_counted_not_averaged(tmp_path, lost):
     assert f"2 finished, 1 {lost}" in row
 
 
-@pytest.mark.parametrize("config", [RunConfig(task="vae"), RunConfig(train_limit=64, epochs=1)])
+@pytest.mark.parametrize("config", [RunConfig(task="vae"), RunConfig(train_limit=64, epochs=1, batch_size=16)])
 def test_a_run_that_raises_is_shown_as_failed(tmp_path, monkeypatch, config):
     def refuse(*arguments, **options):
         raise RuntimeError("NaN is refused")
