@@ -1,4 +1,4 @@
-"""Reports from folders of runs: what is read, grouped, judged and written."""
+"""Reports from folders of runs: reading, grouping, verdicts and files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def invoke(*arguments: object):
 
 
 def written(text: str) -> str:
-    """A command's output without line breaks and boxes."""
+    """Return a command's output without line breaks and boxes."""
     return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
 
 
@@ -260,7 +260,7 @@ def test_the_page_asks_for_nothing(grid, tmp_path):
 
 
 def test_the_best_is_chosen_as_the_experiment_says(tmp_path):
-    """Here by the training loss, which is smallest where the validation accuracy is not the highest."""
+    """The smallest training loss and the highest validation accuracy belong to different settings."""
     for name in ("by loss", "by accuracy"):
         for lr, accuracy, loss in ((0.1, 0.9, 0.5), (1.0, 0.8, 0.1)):
             config = RunConfig(lr=lr, epochs=1, seed=len(name))
@@ -306,7 +306,7 @@ def test_csv_holds_every_run_in_full(grid, tmp_path):
 
 
 def test_csv_holds_no_formula(tmp_path):
-    """Spreadsheets would execute it."""
+    """Spreadsheets would execute a formula."""
     config = RunConfig(glove="@SUM(1)", train_split="=cmd|'/c calc'!A1", epochs=1, lr=0.5)
     fabricate.write_run(tmp_path / "-1+1", config, accuracy=0.5)
     write_report(tmp_path, tmp_path / "page.html", csv=tmp_path / "runs.csv")

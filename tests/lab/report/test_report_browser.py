@@ -1,4 +1,4 @@
-"""The report as a reader sees it, in a real browser: open, filter, sort, hover, by night and on a phone."""
+"""The report as a reader sees it, in a real browser: open, filter, sort, hover, in dark mode and on a phone."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def real_runs(tmp_path_factory):
 
 
 def wait(chromium, script):
-    """Until a piece of JavaScript is true."""
+    """Wait until a JavaScript expression is true."""
     return WebDriverWait(chromium.driver, 10).until(lambda _: chromium.run(f"return {script}"))
 
 
 def column(chromium, key):
-    """The texts of a column of the table of runs."""
+    """Return the texts of a column of the table of runs."""
     return chromium.run(
         """const keys = [...document.querySelectorAll("#runs-table th")].map((header) => header.dataset.key);
         const rows = [...document.querySelectorAll("#runs-table tbody tr")];
@@ -67,7 +67,7 @@ def choose(chromium, selector, value):
 
 
 def task_named(chromium, selector, start):
-    """The option that begins with these words."""
+    """Return the option that begins with these words."""
     options = [option.text for option in Select(chromium.find(selector)[0]).options]
     return next(option for option in options if option.startswith(start))
 
@@ -199,7 +199,7 @@ def test_dark_mode_recolours_page_and_plots(chromium, page):
 
 
 def test_texts_on_cells_can_be_read(chromium, page):
-    """A contrast of 4.5 or more on every cell, by day and by night."""
+    """Every cell has a contrast of at least 4.5, in light and dark mode."""
     for dark in (False, True):
         chromium.open(page, dark=dark)
         wait(chromium, "document.querySelector('.heatmap .textpoint text') !== null")

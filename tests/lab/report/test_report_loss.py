@@ -1,4 +1,4 @@
-"""Reports on tasks that have no accuracy: the loss is shown, and less of it is better."""
+"""Reports on tasks without an accuracy: they show the loss, and lower is better."""
 
 from __future__ import annotations
 

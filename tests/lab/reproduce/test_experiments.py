@@ -1,4 +1,4 @@
-"""The experiments' files: complete, true to the paper, and checked when they are read."""
+"""The files of the experiments: complete, faithful to the paper, and checked when they are read."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_tables_have_a_row_for_each_method_and_a_column_for_each_condition():
     assert means.rows == [("A", "1.000", "-"), ("B", "1.000", "10")]
 
 
-def test_conditions_are_told_apart():
+def test_conditions_have_names():
     conditions = [condition_of(RunConfig(task="vae", **keys)) for keys in ({}, {"shift": 10.0}, {"clip": 0.1})]
     assert conditions == ["plain", "loss + 10", "gradients clipped at 0.1"]
 

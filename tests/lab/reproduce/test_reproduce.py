@@ -1,4 +1,4 @@
-"""From an experiment to its table: every file end to end at toy size, the choice, the claims, the command."""
+"""Experiments end to end at toy size: the choice of configurations, the claims, and the command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TOY = {
     "lr": 0.1,
 }
 TRAINED = [name for name in spec_names() if isinstance(load_spec(name), PaperSpec)]
-"""A scoreboard is trained in a test of its own."""
+"""Experiments of the paper; the other kinds have their own test files."""
 
 SPEC = """
 title = "Small"
@@ -78,7 +78,7 @@ lr = 1.0
 "ALI-G" = { digits = { mean = 95.5, std = 0.2 } }
 "SGD†" = { digits = 91.0 }
 [marks]
-"*" = "somebody else's"
+"*" = "reported by others"
 [[claims]]
 text = "ALI-G is better."
 order = ["ALI-G", "SGD"]
@@ -89,7 +89,7 @@ differences = ["Smaller."]
 
 @pytest.fixture(scope="module")
 def toy_runs(tmp_path_factory) -> Path:
-    """One folder for all experiments: on digits, many of their runs are the same."""
+    """A folder shared by all experiments, since many of their toy runs are the same."""
     return tmp_path_factory.mktemp("runs")
 
 
@@ -175,7 +175,7 @@ def test_on_snli_files(tmp_path, cache):
     ]
 
 
-def test_missing_data_is_told_before_anything_runs(tmp_path):
+def test_missing_data_raise_before_anything_runs(tmp_path):
     with pytest.raises(OSError, match="cifar100 needs"):
         load_spec("robustness-cifar100-ce").at("mini").run(tmp_path, data_dir=tmp_path, engine=Nothing())
 
@@ -186,7 +186,7 @@ def test_missing_data_is_told_before_anything_runs(tmp_path):
 def store(
     folder: Path, config: RunConfig, validation: list[float], test: float, status: str = "finished", **more: float
 ) -> None:
-    """A run as training leaves it."""
+    """Write a run as training does."""
     run = Run.create(folder / config.digest, config)
     epochs = [
         {"epoch": i, "seconds": 1.5, "train_loss": 1 - v, "validation_accuracy": v} for i, v in enumerate(validation)
@@ -317,7 +317,7 @@ def test_changes_replace_grids(spec):
 
 
 def verdict(claim: Claim, values: dict[str, dict[float, float]], metric: str = "test_accuracy"):
-    """A claim about methods with a value for each learning rate; NaN for a run that diverged."""
+    """Check a claim about methods with a value for each learning rate; NaN for a run that diverged."""
     cells = []
     for method, found in values.items():
         configs = tuple(RunConfig(lr=lr) for lr in found)
@@ -330,7 +330,7 @@ def verdict(claim: Claim, values: dict[str, dict[float, float]], metric: str = "
 
 
 def claim(statistic: str, *order: str, **more) -> Claim:
-    """Groups are written as words of letters."""
+    """Make a claim; each letter of a group is a method."""
     return Claim(text="", statistic=statistic, order=[list(group) for group in order], **more)
 
 
@@ -363,7 +363,7 @@ def test_claims(about, expected, numbers):
 
 @pytest.mark.parametrize(("second", "usable"), [(0.75, 1), (0.7499, 0)])
 def test_exactly_two_points_below_the_best_is_usable_everywhere(tmp_path, spec, second, usable):
-    """In the claims, in the table of a grid, on the page of a report and in the demo."""
+    """The claims, the table of a grid, the report and the demo agree."""
     assert verdict(claim("usable", "A", "B"), {"A": {1.0: 0.77}, "B": {1.0: second}}).numbers == {"A": 1, "B": usable}
     for config, accuracy in ((RunConfig(lr=0.1), 0.77), (RunConfig(lr=1.0), second)):
         store(tmp_path, config, [accuracy], accuracy)
@@ -391,7 +391,7 @@ def test_losses_within_a_twentieth_of_the_lowest_are_usable():
     assert verdict(claim("best", "A", "B"), losses, "test_loss").numbers == {"A": 2.0, "B": 2.11}
     found = verdict(claim("mean", "A", "B"), losses, "test_loss")
     assert found.numbers == {"A": pytest.approx(2.05), "B": math.inf}
-    assert found.supported, "who diverges is the worse one"
+    assert found.supported, "a method that diverges is worse"
     assert not verdict(claim("mean", "B", "A"), losses, "test_loss").supported
 
 
@@ -417,11 +417,11 @@ def test_claims_about_other_measurements(tmp_path, spec):
     assert verdict_on(faster, "digits", result).supported
 
 
-# A kind of one's own
+# Custom kinds
 
 
-def test_a_file_more_is_a_kind_more(tmp_path, monkeypatch):
-    """As docs/add-an-experiment.md says."""
+def test_adding_a_file_adds_a_kind(tmp_path, monkeypatch):
+    """The example of docs/add-an-experiment.md works."""
     page = (Path(__file__).parents[3] / "docs" / "add-an-experiment.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(# kinds/spread\.py\n.*?)```", page, re.DOTALL)
     (tmp_path / "kinds").mkdir()
@@ -448,12 +448,12 @@ def test_run_time_of_a_small_model():
         reference="SGD",
         rounds=3,
     )
-    told = []
-    times = measure(small, progress=lambda done, total: told.append((done, total)))
+    calls = []
+    times = measure(small, progress=lambda done, total: calls.append((done, total)))
     assert [t.name for t in times] == ["SGD", "BORAT N=2", "BORAT N=5"]
     assert len({t.passes for t in times}) == 1
     assert all(t.seconds == t.passes + t.steps > 0 for t in times)
-    assert told[-1][0] == told[-1][1] == len(told)
+    assert calls[-1][0] == calls[-1][1] == len(calls)
     assert (runtime.batch_size, runtime.model, runtime.rounds) == (128, "wrn-40-4", 15)
     assert runtime.bundle_sizes == tuple(range(1, 11))
 
@@ -484,7 +484,7 @@ def test_one_row_by_command_and_again(tmp_path, spec):
     assert len(runs) == 3
     text = (tmp_path / "table" / "small.md").read_text()
     assert "borat reproduce small.toml --scale mini --set seed=3,4 --set lr=0.1,1.0 --methods ALI-G" in text
-    assert str(tmp_path) not in text, "where files are is nobody's business"
+    assert str(tmp_path) not in text, "paths of this machine are private"
     assert "Changed by hand for this result: seed 3,4; lr 0.1,1.0." in text
     assert "begun or done" not in text
     values = json.loads((tmp_path / "out" / "experiment.json").read_text())
@@ -495,16 +495,16 @@ def test_one_row_by_command_and_again(tmp_path, spec):
 
 
 def test_commands_name_the_learning_rate(tmp_path):
-    """0.1 is the default of some optimizers, and one of six rates for the others."""
+    """A rate of 0.1 is the default of some optimizers, and one of six rates for the others."""
     lines = run("scoreboard", "--columns", "digits", "--out", str(tmp_path), "--commands").output.splitlines()
     wanted = {config.digest for config in load_spec("scoreboard").at("mini", columns=["digits"]).missing(tmp_path)}
-    told = set()
+    printed = set()
     for line in lines:
         words = shlex.split(line)[2:]
         flags = dict(zip(words[::2], words[1::2], strict=True))
         values = {flag.strip("-").replace("-", "_"): text for flag, text in flags.items() if flag != "--out"}
-        told.add(RunConfig(**{key: parse_values(key, text)[0] for key, text in values.items()}).digest)
-    assert told == wanted
+        printed.add(RunConfig(**{key: parse_values(key, text)[0] for key, text in values.items()}).digest)
+    assert printed == wanted
 
 
 def test_commands_train_what_is_missing(tmp_path, spec):

@@ -1,4 +1,4 @@
-"""A scoreboard: its numbers by hand, its file, and a small one from the command to its picture."""
+"""The scoreboard: numbers checked by hand, its file, and the command with its picture."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def write(folder: Path, text: str = SPEC) -> Path:
 
 
 def store(folder: Path, config: RunConfig, validation: float, test: float, status: str = "finished") -> None:
-    """A run as training leaves it; its accuracy and its loss are the same number."""
+    """Write a run as training does, with the same number as accuracy and as loss."""
     record = {"epoch": 0, "seconds": 1.0, "train_loss": 2 * test}
     record |= {"validation_accuracy": validation, "validation_loss": validation}
     metrics = Metrics(status, [record], {"test_accuracy": test, "test_loss": test})
@@ -111,7 +111,7 @@ def overall(board: Board, scores: pd.DataFrame, method: str) -> pd.Series:
 
 
 def board_of(costs: dict[str, dict[str, float]]) -> Board:
-    """A board with one seed, the same at the defaults and tuned."""
+    """Make a board with one seed, the same at the defaults and tuned."""
     scores = pd.DataFrame({method: {c: Score((x,)) for c, x in row.items()} for method, row in costs.items()}).T
     return Board(scores, scores)
 

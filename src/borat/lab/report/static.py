@@ -210,7 +210,7 @@ def draw_step_sizes(settings: Sequence[Setting], styles: dict[str, Style]) -> Fi
     for setting in settings:
         _draw_curve(axes, setting, "step_size", styles[setting.method])
     sizes = {point.mean for setting in settings for point in setting.curve("step_size") if point and point.mean > 0}
-    if sizes and max(sizes) < 1.01 * min(sizes):  # a constant has no range of its own
+    if sizes and max(sizes) < 1.01 * min(sizes):  # a constant needs a range
         axes.set_ylim(min(sizes) / 10, max(sizes) * 10)
     axes.set(yscale="log", xlabel="epoch", ylabel="effective step size")
     return _with_legend(figure, axes)

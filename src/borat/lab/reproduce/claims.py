@@ -15,7 +15,7 @@ from borat.lab.files import pick
 from borat.lab.metrics import lower_is_better, unit
 from borat.lab.reproduce.run import CellResult, Result, mean_with_lost
 from borat.lab.reproduce.spec import PaperTable
-from borat.lab.reproduce.training import Metric, TrainingSpec
+from borat.lab.reproduce.training import MetricName, TrainingSpec
 from borat.lab.store.records import curve
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.tables import Table
@@ -50,7 +50,7 @@ class Claim(StrictModel):
     at_most: float = math.inf
     scale: str = ""
     """The only scale at which it can be checked, if there is one."""
-    metric: Metric = ""
+    metric: MetricName = ""
     epoch: int = 0
 
     @model_validator(mode="after")

@@ -12,7 +12,6 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 
 from borat.lab.figures import SCALE
-from borat.lab.reproduce.kinds.ratios import summarise
 
 COLOURS = LinearSegmentedColormap.from_list("ratios", SCALE["light"][::-1])
 WORST = 4.0
@@ -21,17 +20,18 @@ LOOK: dict[Any, Any] = {"font.size": 8, **{f"axes.spines.{side}": False for side
 
 
 def draw_ratios(title: str, panels: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw a panel for each table of ratios, methods in the order of the first; dark is near 1."""
+    """Draw a panel for each table of ratios; dark is near 1.
+
+    The first column is the mean over all tasks. Methods are in the order of that of the first table.
+    """
     first = next(iter(panels.values()))
-    methods = summarise(first)["mean"].sort_values(kind="stable").index
-    width = max(6.0, 0.5 * (1 + len(first.columns)))
+    methods = first.iloc[:, 0].sort_values(kind="stable").index
+    width = max(6.0, 0.5 * len(first.columns))
     with mpl.rc_context(LOOK):
         figure = Figure(figsize=(width * len(panels), 2.2 + 0.27 * len(methods)), layout="constrained")
         every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, (name, ratios) in zip(every, panels.items(), strict=True):
-            ratios = ratios.loc[methods]
-            ratios.insert(0, "all tasks", summarise(ratios)["mean"])
-            _draw(axes, ratios)
+            _draw(axes, ratios.loc[methods])
             axes.set_title(name, size=9, weight="bold")
         figure.suptitle(title, size=10)
     return figure

@@ -18,7 +18,7 @@ from borat.lab.reproduce.spec import Means, Mini, Names, Spec, Study
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.sweeps.grid import Layer, expand
 
-Metric = Annotated[str, AfterValidator(lambda name: name and pick("metric", name, METRICS))]
+MetricName = Annotated[str, AfterValidator(lambda name: name and pick("metric", name, METRICS))]
 """The name of a measurement, or nothing."""
 
 
@@ -92,8 +92,8 @@ class MiniTraining(WithBase, Mini):
 class TrainingSpec(WithBase, Spec):
     """An experiment that trains methods in columns. A kind defines the tables and remarks of its page."""
 
-    metric: Metric = "test_accuracy"
-    select_on: Metric = "validation_accuracy"
+    metric: MetricName = "test_accuracy"
+    select_on: MetricName = "validation_accuracy"
     seeds: Annotated[Listed[int], Field(min_length=1)] = (0,)
     columns: Listed[ColumnTable] = ()
     methods: Listed[MethodTable] = ()

@@ -83,7 +83,7 @@ def _take_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operations, separately those with a tensor as large as a parameter."""
+    """Count operations, separately for tensors as large as a parameter and smaller ones."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

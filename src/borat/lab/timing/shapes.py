@@ -1,4 +1,4 @@
-"""Models to time: those of the benchmark, and that of an experiment; described without importing PyTorch."""
+"""Models to time, in the benchmark and in experiments, described without importing PyTorch."""
 
 from __future__ import annotations
 

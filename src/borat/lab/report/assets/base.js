@@ -1,4 +1,4 @@
-// What all parts of the page share: the data, elements, numbers as text, and plots that follow the colour scheme.
+// Parts that all scripts share: the data, elements, numbers as text, and plots that follow the colour scheme.
 
 const report = JSON.parse(document.getElementById("data").textContent);
 const darkMode = matchMedia("(prefers-color-scheme: dark)");
@@ -26,7 +26,7 @@ const variable = (name) => getComputedStyle(document.documentElement).getPropert
 const colourOf = (style) => (darkMode.matches ? style.dark : style.light);
 const translucent = (hex, opacity) => hex + Math.round(255 * opacity).toString(16).padStart(2, "0");
 
-// Plotly reads a few tags in its texts: names must not be taken for such.
+// Plotly interprets a few tags in its texts, so names are escaped.
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 const known = (value) => value !== null && value !== undefined;
@@ -62,7 +62,7 @@ function axis(title, more = {}) {
   };
 }
 
-// Ticks at powers of ten, also at 2 and 5 times them where there are few; Plotly's own within less than a decade.
+// Ticks at powers of ten, with 2 and 5 times them if few; Plotly's defaults within less than a decade.
 function logAxis(title, traces) {
   const values = traces.flatMap((trace) => trace.y).filter((value) => value > 0);
   const [low, high] = values.length ? [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))] : [-1, 0];

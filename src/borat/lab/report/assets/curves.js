@@ -41,7 +41,7 @@ function styleOf(setting, task, ofOneMethod) {
   return { ...look, dash: report.dashes[same.indexOf(setting) % report.dashes.length] };
 }
 
-// What may be shown: the best of each method, all settings of one method, or all methods at the same place.
+// Choices of the reader: the best of each method, all settings of one method, or all methods at the same place.
 function choicesOf(task) {
   const those = (test) => task.settings.filter(test);
   const all = (key) => [...new Set(task.settings.map((setting) => setting[key]))];

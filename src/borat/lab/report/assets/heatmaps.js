@@ -1,4 +1,4 @@
-// The result over the learning rate and a second parameter: heatmaps, or what is left of them with fewer parameters.
+// The result over the learning rate and a second parameter: heatmaps, or lines and dots with fewer parameters.
 
 const scaleColours = () => colourOf(report.scale);
 const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255);
@@ -33,7 +33,7 @@ function rangeOf(task) {
   return isShare(task) ? range : range.toReversed();
 }
 
-// How good a cell is: 0 for the worst, 1 for the best.
+// Quality of a cell: 0 for the worst, 1 for the best.
 const placeOf = (cell, range) => (cell.mean - range[0]) / (range[1] - range[0]);
 
 function heatmapTrace(cells, task, range) {
@@ -62,7 +62,7 @@ function labelTrace(cells, task, range) {
   };
 }
 
-// A hatched box and a cross: what was lost is told apart without colour.
+// A hatched box and a cross mark lost runs without relying on colour.
 function lostTraces(cells, task) {
   const lost = cells.filter((cell) => cell.lost);
   const corners = (at, size, signs) => lost.flatMap((cell) => [...signs.map((sign) => cell[at] + sign * size), null]);

@@ -1,4 +1,4 @@
-// The shares of the kinds of steps over the epochs: colours, and hatches for those who cannot tell the colours.
+// The shares of the kinds of steps over the epochs: colours, and hatches for colour-blind readers.
 
 const MOST_PANELS = 12;
 const RISING = [[-4, 14, 10, 0], [4, 14, 18, 0], [12, 14, 26, 0]];

@@ -1,6 +1,6 @@
 const SECTIONS = {
   verdict: "Verdict",
-  experiments: "Beside the paper",
+  experiments: "Experiments",
   heatmaps: "Results",
   curves: "Training",
   kinds: "Kinds of steps",

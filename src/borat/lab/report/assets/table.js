@@ -11,7 +11,7 @@ function writeCell(column, value) {
   return column.kind === "whole" ? String(Math.round(value)) : short(value);
 }
 
-// Numbers as numbers, text as a reader would sort it; what is missing comes last either way.
+// Numbers by value, text in natural order; missing values come last in both directions.
 function compare(a, b, direction) {
   if (!known(a) || !known(b)) return Number(known(b)) - Number(known(a));
   if (typeof a === "number" && typeof b === "number") return direction * (a - b);
@@ -63,7 +63,7 @@ class RunTable {
     return element("label", {}, key, select);
   }
 
-  // Seeds that fared differently share a row: its status tells of all of them.
+  // Seeds with different statuses share a row, which lists all of them.
   matches(row) {
     const fits = ([key, wanted]) => {
       const value = row[this.place(key)];

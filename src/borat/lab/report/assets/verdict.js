@@ -66,18 +66,18 @@ function showExperiments() {
   for (const experiment of report.experiments) {
     byId("experiments").append(
       element("h3", {}, `${experiment.title} (${experiment.source}), ${experiment.scale} scale`),
-      element("p", {}, explainScale(experiment.scale)),
+      ...explainScale(experiment),
       ...experiment.tables.map(shownTable),
     );
   }
 }
 
-function explainScale(scale) {
-  if (scale === "full") return "The paper’s protocol.";
-  return (
+function explainScale({ source, scale }) {
+  if (source === "not in the paper") return [];
+  const smaller =
     `The same question at the ${scale} scale: less data, smaller models or fewer epochs than in the paper, so that ` +
-    "our numbers compare with each other, not with the paper’s."
-  );
+    "our numbers compare with each other, not with the paper’s.";
+  return [element("p", {}, scale === "full" ? "The paper’s protocol." : smaller)];
 }
 
 // Cells between double stars are bold.

@@ -13,7 +13,7 @@ from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import lower_is_better
 from borat.lab.reproduce.run import CellResult, Result
-from borat.lab.reproduce.training import Metric, TrainingSpec
+from borat.lab.reproduce.training import MetricName, TrainingSpec
 from borat.lab.tables import DASH, Table
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class RatiosSpec(TrainingSpec):
     """
 
     draws_picture: ClassVar[bool] = True
-    metric: Metric = "test_loss"
-    select_on: Metric = "validation_loss"
+    metric: MetricName = "test_loss"
+    select_on: MetricName = "validation_loss"
     reference: str
     """The method that all others are compared with."""
 
@@ -68,7 +68,7 @@ class RatiosSpec(TrainingSpec):
         from borat.lab.reproduce.picture import draw_ratios  # imports Matplotlib, which the tables do not need
 
         plain = _by_condition(_ratios(self, result))[PLAIN]
-        return draw_ratios(f"{self.title}: score over that of {self.reference}", {"": plain})
+        return draw_ratios(f"{self.title}: score over that of {self.reference}", {"": with_mean(plain)})
 
 
 def _ratios(spec: RatiosSpec, result: Result) -> pd.DataFrame:
@@ -102,6 +102,11 @@ def summarise(ratios: pd.DataFrame) -> pd.DataFrame:
         "near": (ratios <= NEAR).sum(axis=1),
         "tasks": ratios.notna().sum(axis=1),
     })  # fmt: skip
+
+
+def with_mean(ratios: pd.DataFrame) -> pd.DataFrame:
+    """Return the ratios, with their geometric means as the first column."""
+    return pd.concat([summarise(ratios)["mean"].rename("all tasks"), ratios], axis=1)
 
 
 def ratio_tables(title: str, ratios: pd.DataFrame) -> list[Table]:

@@ -17,9 +17,9 @@ import pandas as pd
 from pydantic import model_validator
 
 from borat.lab.metrics import lower_is_better, metric_text, unit, value_text
-from borat.lab.reproduce.kinds.ratios import summarise
+from borat.lab.reproduce.kinds.ratios import summarise, with_mean
 from borat.lab.reproduce.run import CellResult, Result
-from borat.lab.reproduce.training import Cell, ColumnTable, Metric, TrainingSpec
+from borat.lab.reproduce.training import Cell, ColumnTable, MetricName, TrainingSpec
 from borat.lab.robustness import LOSS_MARGIN, MARGIN
 from borat.lab.store.records import curve
 from borat.lab.strict import Listed
@@ -39,10 +39,10 @@ RATIO_TITLE = "Error or loss over that of the best tuned method"
 
 
 class BoardColumn(ColumnTable):
-    """A task, with its own metrics unless it has those of the file."""
+    """A task; its metrics override those of the file."""
 
-    metric: Metric = ""
-    select_on: Metric = ""
+    metric: MetricName = ""
+    select_on: MetricName = ""
 
 
 class ScoreboardSpec(TrainingSpec):
@@ -116,8 +116,9 @@ class ScoreboardSpec(TrainingSpec):
         from borat.lab.reproduce.picture import draw_ratios  # imports Matplotlib, which the tables do not need
 
         board = make_board(result)
-        panels = {"at their defaults": board.ratios(board.defaults), "tuned": board.ratios(board.tuned)}
-        return draw_ratios(f"{self.title}: {RATIO_TITLE.lower()}", panels)
+        panels = {"at their defaults": board.defaults, "tuned": board.tuned}
+        ratios = {name: with_mean(board.ratios(scores)) for name, scores in panels.items()}
+        return draw_ratios(f"{self.title}: {RATIO_TITLE.lower()}", ratios)
 
 
 # Numbers
