@@ -20,6 +20,9 @@ from borat.lab.sweeps.grid import Layer, expand
 
 MetricName = Annotated[str, AfterValidator(lambda name: name and pick("metric", name, METRICS))]
 """The name of a measurement, or nothing."""
+Key = Annotated[str, AfterValidator(lambda name: pick("key", name, RunConfig.model_fields))]
+KeyGrid = dict[Key, Annotated[list[Any], Field(min_length=1)]]
+"""Values to try for keys of a run's configuration."""
 
 
 class Keys(StrictModel):
@@ -27,12 +30,12 @@ class Keys(StrictModel):
 
     model_config = ConfigDict(extra="allow")
 
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    grid: KeyGrid = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
         name = getattr(self, "name", "")
-        for key in (*self.layer.fixed, *self.grid):
+        for key in self.layer.fixed:
             pick(f"key of {name}" if name else "key", key, RunConfig.model_fields)
         return self
 
@@ -73,12 +76,11 @@ class WithBase(StrictModel):
     """The tables ``[base]`` and ``[grid]``, of a file or of its mini scale."""
 
     base: Keys = Keys()
+    grid: KeyGrid = Field(default_factory=dict)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _put_grid_into_base(cls, values: dict[str, Any]) -> dict[str, Any]:
-        rest = {key: value for key, value in values.items() if key != "grid"}
-        return {**rest, "base": {**values.get("base", {}), "grid": values["grid"]}} if "grid" in values else rest
+    @property
+    def layer(self) -> Layer:
+        return self.base.layer.under(Layer(grid=self.grid))
 
 
 class MiniTraining(WithBase, Mini):
@@ -172,9 +174,9 @@ class TrainingSpec(WithBase, Spec):
             return None
         cases = [c for c in self.cases if _applies(c.methods, method) and _applies(c.columns, column)]
         tables = [*(table for table in self.columns if table.name == column), *rows, *cases]
-        layers = [self.base.layer, *(table.layer for table in tables)]
+        layers = [self.layer, *(table.layer for table in tables)]
         if scale == "mini":
-            layers += [self.mini.base.layer, *(table.mini.layer for table in tables)]
+            layers += [self.mini.layer, *(table.mini.layer for table in tables)]
         return reduce(Layer.under, layers)
 
 
