@@ -63,6 +63,24 @@ def test_bundle_of_one_is_sgd(momentum, fused):
     assert optimizer.last_step.alpha == (1.0,)
 
 
+def test_alig_is_the_closed_form():
+    model = network()
+    data = batches(10)
+    optimizer = ALIG(model.parameters(), lr=0.7, momentum=0.0)
+    for x, y in data:
+        before = parameters_to_vector(model.parameters()).detach().clone()
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        g = parameters_to_vector([p.grad for p in model.parameters()])
+        optimizer.step(loss=loss)
+        gamma = min(0.7, loss.item() / g.square().sum().item())
+        moved = parameters_to_vector(model.parameters()).detach()
+        torch.testing.assert_close(moved, before - gamma * g, rtol=0, atol=1e-14)
+        assert optimizer.last_step.alpha[0] == pytest.approx(gamma / 0.7, rel=1e-12)
+        assert optimizer.last_step.step_norm == pytest.approx(gamma * g.norm().item(), rel=1e-12)
+
+
 def test_alig_without_a_cap_takes_the_polyak_step():
     w = nn.Parameter(torch.tensor([3.0, -4.0], dtype=torch.float64))
     optimizer = ALIG([w], lr=None, momentum=0.0)

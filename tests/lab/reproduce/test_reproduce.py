@@ -324,7 +324,7 @@ def verdict(claim: Claim, values: dict[str, dict[float, float]], metric: str = "
         results = [Metrics("diverged" if math.isnan(v) else "finished", [], {metric: v}) for v in found.values()]
         runs = as_table((c.digest, c, result) for c, result in zip(configs, results, strict=True))
         runs = with_scores(runs, metric, metric)
-        cells.append(CellResult(Cell(method, "A", configs, ("lr",)), runs, runs[runs.works][:1]))
+        cells.append(CellResult(Cell(method, "A", configs, ("lr",)), runs, runs[runs.works][:1], runs[:0]))
     spec = load_spec("robustness-cifar100-ce").model_copy(update={"metric": metric})
     return verdict_on(claim, "A", Result(spec.at("mini"), tuple(cells)))
 
@@ -372,7 +372,7 @@ def test_exactly_two_points_below_the_best_is_usable_everywhere(tmp_path, spec, 
     runs = with_scores(read_runs(tmp_path), "test_accuracy", "test_accuracy")
     grid = Result(
         as_grid(tmp_path, SPEC).at("mini"),
-        (CellResult(Cell("SGD", "digits", (RunConfig(lr=0.1), RunConfig(lr=1.0)), ("lr",)), runs, runs[:1]),),
+        (CellResult(Cell("SGD", "digits", (RunConfig(lr=0.1), RunConfig(lr=1.0)), ("lr",)), runs, runs[:1], runs[:0]),),
     )
     assert f"| SGD | 77.0 | - | {50 * (0.77 + second):.1f} | {1 + usable} of 2 |" in grid.page("").markdown
     assert ("green" in accuracy_text(second, 0.77)) is bool(usable)

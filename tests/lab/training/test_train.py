@@ -202,7 +202,7 @@ def test_a_failed_run_is_recorded_and_continues_from_its_checkpoint(tmp_path, mo
             train(SMALL, tmp_path / "run")
     assert (Run(tmp_path / "run").metrics.status, len(Run(tmp_path / "run").metrics.epochs)) == ("failed", 1)
     assert list(read_runs(tmp_path).status) == ["failed"]
-    assert "1 runs (1 failed)" in CliRunner().invoke(app, ["report", str(tmp_path)]).output
+    assert "1 run (1 failed)" in CliRunner().invoke(app, ["report", str(tmp_path)]).output
     assert train(SMALL, tmp_path / "run").status == "finished"
     assert_same_run(Run(tmp_path / "run"), uninterrupted)
 

@@ -123,9 +123,9 @@ def trajectory(example: Example, lr: float, size: int, start: float, calls: int 
     for call in range(calls):
         sample, position, point = call % len(example.samples), optimizer.bundle_position, w.item()
         loss, slope = _take_batch(optimizer, w, example.samples[sample])
-        *weights, bound = optimizer.state_dict()["param_groups"][0]["bundle"]["alpha"]
+        weights = optimizer.state_dict()["param_groups"][0]["bundle"]["alpha"][: position + 1]
         kind = optimizer.last_step.kind if optimizer.last_step and optimizer.bundle_position == 0 else ""
-        frames.append(Frame(sample, point, loss, slope, w.item(), kind, (*weights[: position + 1], bound)))
+        frames.append(Frame(sample, point, loss, slope, w.item(), kind, (*weights, max(1.0 - sum(weights), 0.0))))
     return frames
 
 

@@ -17,8 +17,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS, best, lower_is_better
@@ -29,6 +27,8 @@ from borat.lab.store.records import as_table, read_runs
 from borat.lab.store.run import Metrics, Run
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from borat.lab.reproduce.training import Cell, TrainingSpec, TrainingStudy
 
 
@@ -46,8 +46,8 @@ class CellResult:
     """All configurations, in order; in a grid with each seed."""
     chosen: pd.DataFrame
     """The best configuration with each seed; empty if none worked."""
-    defaults: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """In a scoreboard, the default configuration with each seed."""
+    defaults: pd.DataFrame
+    """In a scoreboard, the default configuration with each seed; empty elsewhere."""
 
     @property
     def config(self) -> RunConfig | None:
@@ -113,6 +113,8 @@ class Result(StudyResult):
     @property
     def runs(self) -> pd.DataFrame:
         """Every run once."""
+        import pandas as pd  # slow to import, and not needed to list experiments
+
         tables = [table for cell in self.cells for table in (cell.runs, cell.chosen, cell.defaults)]
         every = pd.concat([table for table in tables if len(table)])
         return every[~every.index.duplicated()]
@@ -149,6 +151,8 @@ def mean_with_lost(runs: pd.DataFrame, metric: str) -> float:
 
 def run_study(study: TrainingStudy, folder: Path, means: Means) -> Result:
     """Train each configuration in ``folder/<digest>``, unless it is done there."""
+    import pandas as pd
+
     from borat.lab.sweeps.sweep import run_configs  # imports PyTorch, which reading a file does not need
 
     start, cells = time.perf_counter(), study.plan()
@@ -216,6 +220,8 @@ def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int
 
 def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None) -> pd.DataFrame:
     """Return the measurements of runs; ``errors`` has the tracebacks of those that failed."""
+    import pandas as pd
+
     tracebacks = dict(zip((config.digest for config in configs), errors or [""] * len(configs), strict=True))
     kept = read_runs(folder, [name for name, error in tracebacks.items() if not error])
     failed = as_table((config.digest, config, Metrics("failed")) for config in configs if tracebacks[config.digest])

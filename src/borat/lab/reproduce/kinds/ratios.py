@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import numpy as np
-import pandas as pd
 from pydantic import model_validator
 
 from borat.lab.config import RunConfig
@@ -17,6 +15,7 @@ from borat.lab.reproduce.training import MetricName, TrainingSpec
 from borat.lab.tables import DASH, Table
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 NEAR = 1.05
@@ -73,6 +72,8 @@ class RatiosSpec(TrainingSpec):
 
 def _ratios(spec: RatiosSpec, result: Result) -> pd.DataFrame:
     """Return a row for each method under each condition and a column for each task."""
+    import pandas as pd  # slow to import, and not needed to list experiments
+
     losses: dict[tuple[str, str], dict[str, float]] = {}
     for cell in result.cells:
         place = (cell.cell.method.partition(":")[0], condition_of(cell.cell.configs[0]))
@@ -91,12 +92,15 @@ def _mean_loss(cell: CellResult) -> float:
 def summarise(ratios: pd.DataFrame) -> pd.DataFrame:
     """Return the ratios of each row in a few numbers.
 
+    >>> import pandas as pd
     >>> summarise(pd.DataFrame({"vae": [1.0], "gan": [4.0], "physics": [2.0]})).iloc[0].to_dict()
     {'median': 2.0, 'mean': 2.0, 'worst': 4.0, 'task': 'gan', 'near': 1, 'tasks': 3}
     """
+    import pandas as pd
+
     return pd.DataFrame({
         "median": ratios.median(axis=1),
-        "mean": np.exp(np.log(ratios).mean(axis=1)),
+        "mean": ratios.map(math.log).mean(axis=1).map(math.exp),
         "worst": ratios.max(axis=1),
         "task": ratios.idxmax(axis=1),
         "near": (ratios <= NEAR).sum(axis=1),
@@ -106,6 +110,8 @@ def summarise(ratios: pd.DataFrame) -> pd.DataFrame:
 
 def with_mean(ratios: pd.DataFrame) -> pd.DataFrame:
     """Return the ratios, with their geometric means as the first column."""
+    import pandas as pd
+
     return pd.concat([summarise(ratios)["mean"].rename("all tasks"), ratios], axis=1)
 
 

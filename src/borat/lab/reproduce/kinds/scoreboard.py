@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-import pandas as pd
 from pydantic import model_validator
 
 from borat.lab.metrics import lower_is_better, metric_text, unit, value_text
@@ -27,6 +26,7 @@ from borat.lab.sweeps.grid import Layer, expand
 from borat.lab.tables import DASH, Table
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 FLOOR = 1e-3
@@ -183,6 +183,8 @@ def _means(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def make_board(result: Result) -> Board:
+    import pandas as pd  # slow to import, and not needed to list experiments
+
     seeds = max(len(cell.defaults) for cell in result.cells)
     tables = [pd.DataFrame(index=result.methods, columns=result.columns, dtype=object) for _ in range(2)]
     for cell in result.cells:
