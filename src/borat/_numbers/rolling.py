@@ -94,10 +94,7 @@ def columns(pieces: int) -> tuple[int, int, int, int]:
 
 
 def metric_memory(beta2: Number, batches: Number) -> Number:
-    """Return the share of the mean square that a batch leaves, after so many before it.
-
-    The mean square is kept corrected for its start: that is a ``beta2`` which grows from 0.
-    """
+    """Return the decay of the mean square: corrected for its start, it is a ``beta2`` that grows from 0."""
     return beta2 * (1.0 - beta2**batches) / (1.0 - beta2 ** (batches + 1))
 
 
@@ -208,16 +205,7 @@ def measure_gap(
     average moves by ``2 / (k - 1) (z - x)``, and the slopes of fresh gradients along that way sum up to the fall of
     the loss, unless gradients were clipped.
 
-    Args:
-        ops: the functions of the kind of number.
-        old: the numbers so far.
-        loss: the loss at ``y``.
-        apart: ``<g, z - y>``.
-        square: ``<g, g / D>``.
-        beta: of the running mean.
-
-    Returns:
-        The numbers with this batch, and the gap.
+    ``apart`` is ``<g, z - y>``, ``square`` is ``<g, g / D>``. Return the numbers with this batch, and the gap.
     """
     k, is_first, is_second = old.batches + 1, old.batches == 0, old.batches == 1
     before = ops.where(is_first, 1.0, old.batches)
@@ -262,9 +250,9 @@ def _falls(ops: Ops, fall: Number, move: Number, is_first: Number) -> Number:
 
 
 def _is_outlier(old: Rolling, square: Number) -> Number:
-    """Return True if a batch is not to be trusted: its gradient is far longer than those before.
+    """Return True if the gradient is far longer than those before; of the first two batches, either may be.
 
-    Of the first two batches either may be the outlier. No two batches in a row are left out.
+    No two batches in a row are left out.
     """
     is_long = (old.batches > 0) & (square * old.batches > OUTLIER * old.squares)
     first_was_long = (old.batches == 1) & (square * OUTLIER**2 < old.squares) & (square > 0.0)  # and so is its metric

@@ -18,10 +18,9 @@ def is_uncapped(lr: Any) -> bool:
 
 def check_lr(lr: Any, bundle_size: int) -> None:
     """Raise an error unless ``lr`` is a number of at least 0; it may be infinite for a bundle of two."""
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError(f"lr must be a number or a tensor with one element, got a tensor of shape {tuple(lr.shape)}")
-    if isinstance(lr, Tensor) and lr.is_complex():
-        raise ValueError(f"lr must be a real number, got {lr!r}")
+    if isinstance(lr, Tensor) and (lr.numel() != 1 or lr.is_complex()):
+        found = f"a tensor of {lr.dtype} and shape {tuple(lr.shape)}"
+        raise ValueError(f"lr must be a real number or a real tensor with one element, got {found}")
     if isinstance(lr, Tensor) and (lr.device.type != "cpu" or torch.compiler.is_compiling()):
         return  # reading the value would sync the device or break the compiled graph
     if not is_number(float(lr) if isinstance(lr, Tensor) else lr) or lr < 0.0:

@@ -226,8 +226,11 @@ def errors_of_all():
         refused("empty parameter list", groups=[]),
         *(refused(at_least_0, lr=bad) for bad in (-0.1, math.nan, "fast")),
         refused(f"{at_least_0}, got .*-0.1", lr=torch.tensor(-0.1)),
-        refused(r"lr must be a number or a tensor with one element, got .* \(2,\)", lr=torch.ones(2)),
-        refused("lr must be a real number, got tensor", lr=torch.tensor(1j)),
+        refused(r"lr must be a real number or a real tensor with one element, got .* \(2,\)", lr=torch.ones(2)),
+        refused(
+            "lr must be a real number or a real tensor with one element, got a tensor of torch.complex",
+            lr=torch.tensor(1j),
+        ),
         refused(rf"{at_least_0}, got -1\.0", groups=with_second_group(lr=-1.0)),
         *(refused("lower_bound must be a finite number", lower_bound=bad) for bad in (-math.inf, math.nan, None)),
         refused("constraint must be None or a callable on a list of parameters", constraint=3),
