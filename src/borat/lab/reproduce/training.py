@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from pathlib import Path
-from typing import Annotated, Any, Self, Unpack
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS
-from borat.lab.reproduce.run import Result, missing_runs, run_study
-from borat.lab.reproduce.spec import Means, Mini, Names, Spec, Study
+from borat.lab.reproduce.run import Cell, TrainingStudy
+from borat.lab.reproduce.spec import Mini, Names, Spec
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.sweeps.grid import expand
 
@@ -198,53 +196,3 @@ def _applies(names: Sequence[str], name: str) -> bool:
 def _some(what: str, wanted: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
     chosen = {pick(what, name, known) for name in wanted}
     return tuple(name for name in known if name in chosen) if wanted else known
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A method in a column of the table."""
-
-    method: str
-    column: str
-    configs: tuple[RunConfig, ...]
-    """Configurations to train, with the first seed or, in a grid, with each."""
-    varied: tuple[str, ...]
-    """The keys that have several values, except for the seed."""
-    defaults: tuple[RunConfig, ...] = ()
-    """In a scoreboard, the configuration with the learning rate that its authors advise."""
-
-
-@dataclass(frozen=True)
-class TrainingStudy(Study):
-    """Methods in columns at one scale."""
-
-    spec: TrainingSpec
-    seeds: tuple[int, ...]
-    """Seeds of the results that are shown."""
-    layers: Mapping[tuple[str, str], Layer]
-    """Keys and grid of each method in each column."""
-
-    @property
-    def further_seeds(self) -> tuple[int, ...]:
-        """Seeds that only the chosen configurations are trained with."""
-        return self.seeds[len(self.spec.first_seeds(self.seeds)) :]
-
-    def plan(self) -> list[Cell]:
-        """Return the configurations to train for each method in each column."""
-        cells = []
-        for (method, column), layer in self.layers.items():
-            try:
-                cells.append(self.spec.make_cell(method, column, layer))
-            except ValueError as error:
-                raise ValueError(f"{self.spec.name}, {method}, {column}: {error}") from error
-        return cells
-
-    def size(self) -> str:
-        runs = sum(len(cell.configs) + len(self.further_seeds) * (1 + len(cell.defaults)) for cell in self.plan())
-        return f"{runs:,} runs"
-
-    def missing(self, folder: Path) -> list[RunConfig]:
-        return missing_runs(self, folder)
-
-    def run(self, folder: Path, **means: Unpack[Means]) -> Result:
-        return run_study(self, folder, means)

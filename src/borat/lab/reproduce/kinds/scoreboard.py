@@ -17,8 +17,8 @@ from pydantic import model_validator
 
 from borat.lab.metrics import lower_is_better, metric_text, unit, value_text
 from borat.lab.reproduce.kinds.ratios import summarise, with_mean
-from borat.lab.reproduce.run import CellResult, Result
-from borat.lab.reproduce.training import Cell, ColumnTable, Layer, MetricName, TrainingSpec, varied_keys
+from borat.lab.reproduce.run import Cell, CellResult, Result
+from borat.lab.reproduce.training import ColumnTable, Layer, MetricName, TrainingSpec, varied_keys
 from borat.lab.robustness import LOSS_MARGIN, MARGIN
 from borat.lab.store.records import curve
 from borat.lab.strict import Listed
