@@ -33,45 +33,49 @@ class RunConfig(StrictModel):
     The budget is in passes over the data, as in the paper. The descriptions are those of the flags.
     """
 
-    data: str = Field("digits", description="Name of a data set")
-    label_noise: float = Field(0.0, ge=0, le=1, description="Probability that a training label is wrong")
-    train_limit: int | None = Field(None, description="Number of training examples to use")
-    validation_size: int | None = Field(None, description="Number of training examples to hold out")
-    augment: bool = Field(True, description="Augment training images")
-    train_split: str | None = Field(None, description="Split of snli to train on")
-    glove: str | None = Field(None, description="File of GloVe vectors for snli")
-    image_size: int | None = Field(None, description="Width and height of images, in pixels")
-    image_column: str | None = Field(None, description="Column of your images")
-    label_column: str | None = Field(None, description="Column of your labels")
-    window: int | None = Field(None, description="Characters in an example of text")
+    data: str = Field(default="digits", description="Name of a data set")
+    label_noise: float = Field(default=0.0, ge=0, le=1, description="Probability that a training label is wrong")
+    train_limit: int | None = Field(default=None, description="Number of training examples to use")
+    validation_size: int | None = Field(default=None, description="Number of training examples to hold out")
+    augment: bool = Field(default=True, description="Augment training images")
+    train_split: str | None = Field(default=None, description="Split of snli to train on")
+    glove: str | None = Field(default=None, description="File of GloVe vectors for snli")
+    image_size: int | None = Field(default=None, description="Width and height of images, in pixels")
+    image_column: str | None = Field(default=None, description="Column of your images")
+    label_column: str | None = Field(default=None, description="Column of your labels")
+    window: int | None = Field(default=None, description="Characters in an example of text")
 
-    model: str = Field("mlp-128-128", description="Name of a model")
-    dropout: Fraction = Field(0.0, description="Probability of dropout")
-    loss: Annotated[str, one_of(*LOSSES)] = Field("ce", description=f"One of {', '.join(LOSSES)}")
+    model: str = Field(default="mlp-128-128", description="Name of a model")
+    dropout: Fraction = Field(default=0.0, description="Probability of dropout")
+    loss: Annotated[str, one_of(*LOSSES)] = Field(default="ce", description=f"One of {', '.join(LOSSES)}")
 
-    optimizer: str = Field("borat", description=f"One of {', '.join(METHODS)}")
-    bundle_size: Count = Field(3, description="Pieces in a bundle, including the bound")
-    lr: Coefficient = Field(0.1, description="Learning rate; for borat and alig a cap")
+    optimizer: str = Field(default="borat", description=f"One of {', '.join(METHODS)}")
+    bundle_size: Count = Field(default=3, description="Pieces in a bundle, including the bound")
+    lr: Coefficient = Field(default=0.1, description="Learning rate; for borat and alig a cap")
     """By default the one that the optimizer's authors advise."""
-    schedule: Annotated[str, one_of(*SCHEDULES)] = Field("constant", description=f"One of {', '.join(SCHEDULES)}")
-    momentum: Fraction = Field(0.9, description="Momentum")
-    weight_decay: Coefficient = Field(0.0, description="Weight decay")
-    radius: float | None = Field(None, gt=0, allow_inf_nan=False, description="Bound on the norm of the weights")
-
-    epochs: Count = Field(10, description="Passes over the training data")
-    batch_size: Count = Field(128, description="Examples in a batch")
-    seed: int = Field(0, description="Seed of all random numbers")
-
-    precision: Annotated[str, one_of("32", "64", "bf16-mixed")] = Field(
-        "32", description="Precision: 32, 64 or bf16-mixed"
+    schedule: Annotated[str, one_of(*SCHEDULES)] = Field(
+        default="constant", description=f"One of {', '.join(SCHEDULES)}"
+    )
+    momentum: Fraction = Field(default=0.9, description="Momentum")
+    weight_decay: Coefficient = Field(default=0.0, description="Weight decay")
+    radius: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Bound on the norm of the weights"
     )
 
-    task: str | None = Field(None, description="Name of a task, in place of data and a model")
+    epochs: Count = Field(default=10, description="Passes over the training data")
+    batch_size: Count = Field(default=128, description="Examples in a batch")
+    seed: int = Field(default=0, description="Seed of all random numbers")
+
+    precision: Annotated[str, one_of("32", "64", "bf16-mixed")] = Field(
+        default="32", description="Precision: 32, 64 or bf16-mixed"
+    )
+
+    task: str | None = Field(default=None, description="Name of a task, in place of data and a model")
     """A task of :mod:`borat.lab.tasks` also replaces the loss and the number of epochs."""
-    steps: int | None = Field(None, ge=1, description="Batches of a task")
+    steps: int | None = Field(default=None, ge=1, description="Batches of a task")
     """By default the task's own number."""
-    shift: float | None = Field(None, allow_inf_nan=False, description="Constant to add to a task's losses")
-    clip: float | None = Field(None, gt=0, description="Largest norm of a task's gradients")
+    shift: float | None = Field(default=None, allow_inf_nan=False, description="Constant to add to a task's losses")
+    clip: float | None = Field(default=None, gt=0, description="Largest norm of a task's gradients")
 
     @model_validator(mode="before")
     @classmethod

@@ -53,7 +53,7 @@ class Commands(TyperGroup):
     """The commands. An error is one line on stderr, and so is a warning and a log record."""
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
-        with _warnings_as_notes(), _log_as_notes():
+        with _warnings_and_log_as_notes():
             try:
                 sys.exit(super().main(*args, **{**options, "standalone_mode": False}))
             except (USAGE_ERROR, ValueError, OSError, ImportError) as error:
@@ -105,24 +105,16 @@ def warn(message: Warning | str, *place: Any, **more: Any) -> None:
 
 
 @contextmanager
-def _warnings_as_notes() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.showwarning = warn
-        yield
-
-
-@contextmanager
-def _log_as_notes() -> Iterator[None]:
-    class Notes(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            note(record.getMessage())
-
-    logger, handler = logging.getLogger("borat.lab"), Notes()
+def _warnings_and_log_as_notes() -> Iterator[None]:
+    logger, handler = logging.getLogger("borat.lab"), logging.Handler()
+    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = warn
+            yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

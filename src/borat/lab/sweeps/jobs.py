@@ -28,34 +28,8 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Result of one point of the grid."""
-
-    settings: dict[str, Any]
-    folder: Path
-    status: str
-    """One of finished, diverged, failed."""
-    result: dict[str, float] = field(default_factory=dict)
-    error: str = ""
-    """Traceback of a run that failed."""
-
-    @property
-    def config(self) -> RunConfig:
-        """Settings of a training run."""
-        return RunConfig(**self.settings)
-
-    @property
-    def reason(self) -> str:
-        """Last line of the traceback."""
-        return self.error.strip().splitlines()[-1] if self.error else ""
-
-
-@dataclass(frozen=True)
-class Job(ABC):
-    """Work for another process, which leaves its result in a folder."""
-
-    modules: ClassVar[tuple[str, ...]] = ()
-    """Modules that the work imports."""
+class Point:
+    """A point of the grid."""
 
     settings: dict[str, Any]
     folder: Path
@@ -64,6 +38,30 @@ class Job(ABC):
     def config(self) -> RunConfig:
         """Settings of a training run."""
         return RunConfig(**self.settings)
+
+
+@dataclass(frozen=True)
+class Outcome(Point):
+    """Result of one point of the grid."""
+
+    status: str
+    """One of finished, diverged, failed."""
+    result: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+    """Traceback of a run that failed."""
+
+    @property
+    def reason(self) -> str:
+        """Last line of the traceback."""
+        return self.error.strip().splitlines()[-1] if self.error else ""
+
+
+@dataclass(frozen=True)
+class Job(Point, ABC):
+    """Work for another process, which leaves its result in a folder."""
+
+    modules: ClassVar[tuple[str, ...]] = ()
+    """Modules that the work imports."""
 
     @property
     def size(self) -> int:
