@@ -48,7 +48,7 @@ def loss_of(model, inputs, targets):
 @torch.no_grad()
 def evaluate(model, optimizer, text):
     # Pitfall 1: during training, the weights are at the point where gradients are measured, which is a worse model.
-    # Evaluate at the average. Models with BatchNorm layers (not this one) need borat.batchnorm.measure_again instead.
+    # Evaluate at the average. Models with BatchNorm layers (unlike this one) need borat.batchnorm.update_statistics.
     model.eval()
     optimizer.eval()
     loss = loss_of(model, *batch(text, 256, torch.Generator().manual_seed(0)))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from borat._optim.base import LossOptimizer
 
 
-def measure_again(
+def update_statistics(
     model: nn.Module,
     batches: Iterable[Any],
     optimizer: LossOptimizer | None = None,
@@ -26,7 +26,7 @@ def measure_again(
     """Move the model to the optimizer's result and measure the running statistics of its normalisation layers there.
 
     During training, these layers see the model at the point where gradients are measured. With FreeBORAT, their
-    statistics therefore do not fit the result. A few batches of training data are enough to measure them again. Nothing
+    statistics therefore do not fit the result. A few batches of training data are enough to update them. Nothing
     else in the model changes, and the state of the random number generators is restored. Frozen layers keep their
     statistics: those in evaluation mode while the model is in training mode, and those whose parameters do not require
     gradients.
@@ -50,7 +50,7 @@ def measure_again(
         ...     loss = (model(x) - y).square().mean()
         ...     loss.backward()
         ...     _ = optimizer.step(loss=loss)
-        >>> measure_again(model, batches, optimizer)  # the model is now at the result
+        >>> update_statistics(model, batches, optimizer)  # the model is now at the result
         >>> _ = model.eval()  # evaluate or save it; then call model.train() and optimizer.train()
     """
     norms = [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]

@@ -425,13 +425,13 @@ class Normalised(nn.Sequential):
 
 
 def test_statistics_are_measured_at_the_result():
-    from borat.batchnorm import measure_again
+    from borat.batchnorm import update_statistics
 
     model, data = Normalised().double(), batches(6)
     optimizer = FreeBORAT(model.parameters())
     train(model, optimizer, data)
     random = torch.get_rng_state()
-    measure_again(model, data, optimizer)
+    update_statistics(model, data, optimizer)
     assert torch.equal(torch.get_rng_state(), random)
     assert model.training
     hidden = torch.stack([model[0](x).mean(0) for x, _ in data])
@@ -442,11 +442,11 @@ def test_statistics_are_measured_at_the_result():
 
 
 def test_statistics_of_models_with_other_batches():
-    from borat.batchnorm import measure_again
+    from borat.batchnorm import update_statistics
 
     model = Normalised().eval()
     batches = [{"inputs": torch.randn(8, 5)} for _ in range(5)]
-    measure_again(model, batches, count=2, forward=lambda model, batch: model(batch["inputs"]))
+    update_statistics(model, batches, count=2, forward=lambda model, batch: model(batch["inputs"]))
     assert model[1].num_batches_tracked == 2
     assert not model.training
     hidden = torch.cat([model[0](batch["inputs"]) for batch in batches[:2]])
@@ -454,7 +454,7 @@ def test_statistics_of_models_with_other_batches():
 
 
 def test_frozen_layers_keep_their_statistics():
-    from borat.batchnorm import measure_again
+    from borat.batchnorm import update_statistics
 
     frozen, without_gradients = nn.BatchNorm1d(3).eval(), nn.BatchNorm1d(3)
     without_gradients.requires_grad_(False)
@@ -462,21 +462,21 @@ def test_frozen_layers_keep_their_statistics():
     model.add_module("frozen", frozen)
     model.add_module("fixed", without_gradients)
     before = [copy.deepcopy(layer.state_dict()) for layer in (frozen, without_gradients)]
-    measure_again(model, [torch.randn(4, 3) + 5 for _ in range(2)])
+    update_statistics(model, [torch.randn(4, 3) + 5 for _ in range(2)])
     torch.testing.assert_close([dict(frozen.state_dict()), dict(without_gradients.state_dict())], [*map(dict, before)])
     assert (frozen.training, without_gradients.training, model[0].training) == (False, True, True)
     assert model[0].running_mean.min() > 3
 
 
 def test_instance_norm_and_no_batches():
-    from borat.batchnorm import measure_again
+    from borat.batchnorm import update_statistics
 
     model = nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True, momentum=0.3))
     data = [torch.randn(4, 3, 6) + k for k in range(3)]
-    measure_again(model, data)
+    update_statistics(model, data)
     torch.testing.assert_close(model[0].running_mean, torch.stack(data).mean((0, 1, 3)))
     assert model[0].momentum == 0.3
     kept = model[0].running_mean.clone()
     with pytest.raises(ValueError, match="batches must contain at least one batch, got none"):
-        measure_again(model, [])
+        update_statistics(model, [])
     assert torch.equal(model[0].running_mean, kept)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from borat import BORAT, FreeBORAT
-from borat.batchnorm import measure_again
+from borat.batchnorm import update_statistics
 from problems import batches
 
 lightning = pytest.importorskip("lightning", reason="needs the trainers extra")
@@ -51,7 +51,7 @@ def by_hand(net, kept=KEPT, precision=torch.float32):
         loss.backward()
         optimizer.step(loss=loss)
         with torch.autocast("cpu", precision, enabled=precision is not torch.float32, cache_enabled=False):
-            measure_again(net, DATA[max(k - kept, 0) : k], optimizer)
+            update_statistics(net, DATA[max(k - kept, 0) : k], optimizer)
         results.append(snapshot(net))
         optimizer.train()
     return results

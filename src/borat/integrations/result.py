@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from borat import FreeBORAT
 from borat._optim.base import LossOptimizer
-from borat.batchnorm import measure_again
+from borat.batchnorm import update_statistics
 
 Forward = Callable[[nn.Module, Any], object]
 
@@ -28,7 +28,7 @@ class ResultPoint:
     Args:
         model: the model that is trained.
         optimizers: its optimizers.
-        forward: function that runs the model on a batch, as for :func:`borat.batchnorm.measure_again`.
+        forward: function that runs the model on a batch, as for :func:`borat.batchnorm.update_statistics`.
         around: context manager for forward passes, such as autocast.
         batches: number of training batches to store, if there are statistics to measure.
     """
@@ -80,7 +80,9 @@ class ResultPoint:
         self._remove_hook()
         with self._around():
             for optimizer in self._optimizers:  # the last round counts: then all are at their results
-                measure_again(self._model, self._batches, optimizer, count=len(self._batches), forward=self._forward)
+                update_statistics(
+                    self._model, self._batches, optimizer, count=len(self._batches), forward=self._forward
+                )
         self._is_due = False
 
     def _remove_hook(self) -> None:

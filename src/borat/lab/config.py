@@ -30,48 +30,48 @@ Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class RunConfig(StrictModel):
     """The configuration of a training run: everything that decides its outcome, so that its digest names the run.
 
-    The budget is in passes over the data, as in the paper.
+    The budget is in passes over the data, as in the paper. The descriptions are those of the flags.
     """
 
-    data: str = "digits"
-    label_noise: Annotated[float, Field(ge=0, le=1)] = 0.0
-    train_limit: int | None = None
-    validation_size: int | None = None
-    augment: bool = True
-    train_split: str | None = None
-    glove: str | None = None
-    image_size: int | None = None
-    image_column: str | None = None
-    label_column: str | None = None
-    window: int | None = None
+    data: str = Field("digits", description="Name of a data set")
+    label_noise: float = Field(0.0, ge=0, le=1, description="Probability that a training label is wrong")
+    train_limit: int | None = Field(None, description="Number of training examples to use")
+    validation_size: int | None = Field(None, description="Number of training examples to hold out")
+    augment: bool = Field(True, description="Augment training images")
+    train_split: str | None = Field(None, description="Split of snli to train on")
+    glove: str | None = Field(None, description="File of GloVe vectors for snli")
+    image_size: int | None = Field(None, description="Width and height of images, in pixels")
+    image_column: str | None = Field(None, description="Column of your images")
+    label_column: str | None = Field(None, description="Column of your labels")
+    window: int | None = Field(None, description="Characters in an example of text")
 
-    model: str = "mlp-128-128"
-    dropout: Fraction = 0.0
-    loss: Annotated[str, one_of(*LOSSES)] = "ce"
+    model: str = Field("mlp-128-128", description="Name of a model")
+    dropout: Fraction = Field(0.0, description="Probability of dropout")
+    loss: Annotated[str, one_of(*LOSSES)] = Field("ce", description=f"One of {', '.join(LOSSES)}")
 
-    optimizer: str = "borat"
-    bundle_size: Count = 3
-    lr: Coefficient = 0.1
-    """The learning rate; by default the one that the optimizer's authors advise."""
-    schedule: Annotated[str, one_of(*SCHEDULES)] = "constant"
-    momentum: Fraction = 0.9
-    weight_decay: Coefficient = 0.0
-    radius: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    optimizer: str = Field("borat", description=f"One of {', '.join(METHODS)}")
+    bundle_size: Count = Field(3, description="Pieces in a bundle, including the bound")
+    lr: Coefficient = Field(0.1, description="Learning rate; for borat and alig a cap")
+    """By default the one that the optimizer's authors advise."""
+    schedule: Annotated[str, one_of(*SCHEDULES)] = Field("constant", description=f"One of {', '.join(SCHEDULES)}")
+    momentum: Fraction = Field(0.9, description="Momentum")
+    weight_decay: Coefficient = Field(0.0, description="Weight decay")
+    radius: float | None = Field(None, gt=0, allow_inf_nan=False, description="Bound on the norm of the weights")
 
-    epochs: Count = 10
-    batch_size: Count = 128
-    seed: int = 0
+    epochs: Count = Field(10, description="Passes over the training data")
+    batch_size: Count = Field(128, description="Examples in a batch")
+    seed: int = Field(0, description="Seed of all random numbers")
 
-    precision: Annotated[str, one_of("32", "64", "bf16-mixed")] = "32"
+    precision: Annotated[str, one_of("32", "64", "bf16-mixed")] = Field(
+        "32", description="Precision: 32, 64 or bf16-mixed"
+    )
 
-    task: str | None = None
-    """A task of :mod:`borat.lab.tasks`, in place of data, a model, a loss and a number of epochs."""
-    steps: Annotated[int | None, Field(ge=1)] = None
-    """Number of batches of a task's run; the task's own number by default."""
-    shift: Annotated[float | None, Field(allow_inf_nan=False)] = None
-    """Constant that is added to a task's losses."""
-    clip: Annotated[float | None, Field(gt=0)] = None
-    """Largest norm of a task's gradients."""
+    task: str | None = Field(None, description="Name of a task, in place of data and a model")
+    """A task of :mod:`borat.lab.tasks` also replaces the loss and the number of epochs."""
+    steps: int | None = Field(None, ge=1, description="Batches of a task")
+    """By default the task's own number."""
+    shift: float | None = Field(None, allow_inf_nan=False, description="Constant to add to a task's losses")
+    clip: float | None = Field(None, gt=0, description="Largest norm of a task's gradients")
 
     @model_validator(mode="before")
     @classmethod

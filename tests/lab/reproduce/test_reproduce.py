@@ -20,8 +20,7 @@ from borat.lab.reproduce.claims import Claim, PaperSpec, verdict_on, verdicts
 from borat.lab.reproduce.kinds.grid import GridSpec
 from borat.lab.reproduce.kinds.table import paper_text
 from borat.lab.reproduce.reading import load_spec, read_spec, spec_names
-from borat.lab.reproduce.run import CellResult, Result, read_results, with_scores
-from borat.lab.reproduce.training import Cell
+from borat.lab.reproduce.run import Cell, CellResult, Result, read_results, with_scores
 from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
 from borat.lab.store.run import Metrics, Run
 from borat.lab.sweeps.grid import parse_values

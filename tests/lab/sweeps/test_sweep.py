@@ -41,7 +41,7 @@ from processes import count_group, ended, start_borat, wait_until
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
 FLAGS = "--epochs 5 --train-limit 600 --batch-size 8 --dropout 0.2 --lr 0.1,1 --optimizer alig,borat --bundle-size 3"
 FACTOR = 1
-CONFIGS = expand(BASE, {"optimizer": ["alig", "borat"], "lr": [0.1, 1.0]})
+CONFIGS = expand({**BASE, "optimizer": ["alig", "borat"], "lr": [0.1, 1.0]})
 
 
 def assert_same_runs(ours: Path, theirs: Path) -> None:
@@ -115,11 +115,11 @@ def uninterrupted(tmp_path_factory) -> Path:
 
 
 def test_every_combination_once_and_in_order():
-    configs = expand({"epochs": 1}, {"optimizer": ["sgd", "borat"], "radius": ["none", 50], "lr": [0.1, 1]})
+    configs = expand({"epochs": 1, "optimizer": ["sgd", "borat"], "radius": ["none", 50], "lr": [0.1, 1]})
     assert [(c.method, c.radius, c.lr) for c in configs] == [
         (method, radius, lr) for method in ("SGD", "BORAT3") for radius in (None, 50.0) for lr in (0.1, 1.0)
     ]
-    assert expand({"seed": 3}, {}) == [RunConfig(seed=3)]
+    assert expand({"seed": 3}) == [RunConfig(seed=3)]
 
 
 def test_arrays_are_lists():
@@ -129,7 +129,7 @@ def test_arrays_are_lists():
 
 
 def test_what_has_no_effect_makes_no_difference():
-    configs = expand({}, {"optimizer": ["sgd", "alig", "borat"], "bundle_size": [3, 5], "lr": [1, 1.0]})
+    configs = expand({"optimizer": ["sgd", "alig", "borat"], "bundle_size": [3, 5], "lr": [1, 1.0]})
     assert [c.method for c in configs] == ["SGD", "ALI-G", "BORAT3", "BORAT5"]
 
 

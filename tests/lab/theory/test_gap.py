@@ -12,7 +12,7 @@ import torch
 
 from borat._numbers.rolling import FADE, START
 from borat.lab.theory import problems
-from borat.lab.theory.gap import (
+from gap import (
     deviations,
     far_above_zero,
     gap_of_the_result,

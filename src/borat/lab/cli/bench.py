@@ -24,19 +24,18 @@ def bench(
     names = [pick("model", name, MODELS) for name in models or MODELS]
     from borat.lab.timing import optimizers as measure  # slow to import: after the arguments are checked
     from borat.lab.timing import tables
-    from borat.lab.timing.jax_steps import JaxCost, jax_tables, measure_jax
+    from borat.lab.timing.jax_steps import measure_jax
     from borat.lab.timing.launches import measure_kernels, measure_launches
 
     costs: list[measure.OptimizerCost] = []
     for name in names:
         with progress_bar(name) as progress:
             costs += measure.measure_optimizers(name, rounds, progress)
-    in_jax: list[JaxCost] = []
+    in_jax: list[measure.OptimizerCost] = []
     for name in names:
         with progress_bar(f"{name} in JAX") as progress:
             in_jax += measure_jax(name, rounds, progress)
-    shown = tables.tables(costs, measure.measure_dual(), measure_launches(), measure_kernels())
-    shown += jax_tables(in_jax)
+    shown = tables.tables(costs, measure.measure_dual(), measure_launches(), measure_kernels(), in_jax)
     for table in shown:
         show_table(table.as_rich())
     echo(measure.machine())

@@ -21,8 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperGroup
 
-from borat.lab.config import LOSSES, SCHEDULES, RunConfig
-from borat.lab.methods import METHODS
+from borat.lab.config import RunConfig
 from borat.lab.signals import Interrupted
 from borat.lab.strict import explain_flag
 
@@ -189,41 +188,10 @@ def _config_flag(key: str) -> inspect.Parameter:
     field = RunConfig.model_fields[key]
     kind = (*get_args(field.annotation), field.annotation)[0]
     default = "as advised for the optimizer" if key == "lr" else str(field.default).lower()
-    description = f"{DESCRIPTIONS[key]}." if field.default is None else f"{DESCRIPTIONS[key]}. Default: {default}."
+    description = f"{field.description}." + ("" if field.default is None else f" Default: {default}.")
     return _flag(key, str, description, f"<{kind.__name__}>")
 
 
-DESCRIPTIONS = {
-    "data": "Name of a data set",
-    "label_noise": "Probability that a training label is wrong",
-    "train_limit": "Number of training examples to use",
-    "validation_size": "Number of training examples to hold out",
-    "augment": "Augment training images",
-    "train_split": "Split of snli to train on",
-    "glove": "File of GloVe vectors for snli",
-    "image_size": "Width and height of images, in pixels",
-    "image_column": "Column of your images",
-    "label_column": "Column of your labels",
-    "window": "Characters in an example of text",
-    "model": "Name of a model",
-    "dropout": "Probability of dropout",
-    "loss": f"One of {', '.join(LOSSES)}",
-    "optimizer": f"One of {', '.join(METHODS)}",
-    "bundle_size": "Pieces in a bundle, including the bound",
-    "lr": "Learning rate; for borat and alig a cap",
-    "schedule": f"One of {', '.join(SCHEDULES)}",
-    "momentum": "Momentum",
-    "weight_decay": "Weight decay",
-    "radius": "Bound on the norm of the weights",
-    "epochs": "Passes over the training data",
-    "batch_size": "Examples in a batch",
-    "seed": "Seed of all random numbers",
-    "precision": "Precision: 32, 64 or bf16-mixed",
-    "task": "Name of a task, in place of data and a model",
-    "steps": "Batches of a task",
-    "shift": "Constant to add to a task's losses",
-    "clip": "Largest norm of a task's gradients",
-}
 CONFIG_FLAGS = [_config_flag(key) for key in RunConfig.model_fields]
 ENGINE_FLAGS = [
     _flag("engine", str, "local (processes on this machine) or ray (a Ray cluster). Default: local."),

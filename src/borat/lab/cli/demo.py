@@ -74,7 +74,7 @@ def configs(epochs: int) -> dict[str, list[RunConfig]]:
     for name, task in TASKS.items():
         base = {**BASE, **task, "epochs": epochs}
         for method in COMPARED:
-            runs.setdefault(name, []).extend(expand({**base, **method}, {"lr": LEARNING_RATES, "radius": RADII}))
+            runs.setdefault(name, []).extend(expand({**base, **method, "lr": LEARNING_RATES, "radius": RADII}))
         runs[name].append(RunConfig(**{**base, **FREE}))
     return runs
 

@@ -62,7 +62,7 @@ def sweep(
 def _configs(grid: Mapping[str, list[Any]]) -> list[RunConfig]:
     if not grid:
         raise ValueError("nothing to sweep: give flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
-    configs = expand({}, grid)
+    configs = expand(grid)
     for config in configs:
         check_method(config)
     from borat.lab.training.checks import check_names  # slow to import: after the flags are checked

@@ -18,7 +18,7 @@ from borat.lab.methods import label_rank, sort_labels
 from borat.lab.metrics import METRICS, best, judge
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
 from borat.lab.store.experiment import Experiment
-from borat.lab.store.records import RESULTS, Collection, best_setting, configs_of, number
+from borat.lab.store.records import RESULTS, Collection, best_setting, by_setting, number
 from borat.lab.store.run import LOST
 
 METHOD_KEYS = ("optimizer", "bundle_size", "schedule", "lr", "momentum", "weight_decay", "radius")
@@ -197,19 +197,17 @@ class TaskGroup:
 
 def group(found: Collection) -> list[TaskGroup]:
     """Sort runs into tasks and settings, both by name."""
-    tasks: dict[tuple[Any, ...], dict[RunConfig, list[str]]] = {}
+    tasks: dict[tuple[Any, ...], dict[RunConfig, pd.DataFrame]] = {}
     keys = [key for key in RunConfig.model_fields if key not in (*METHOD_KEYS, "seed")]
-    runs = found.runs.sort_values("seed", kind="stable")
-    for name, config in zip(runs.index, configs_of(runs), strict=True):
-        task = tuple(config.identity[key] for key in keys)
-        tasks.setdefault(task, {}).setdefault(config.replace(seed=0), []).append(name)
+    for config, runs in by_setting(found.runs.sort_values("seed", kind="stable")).items():
+        tasks.setdefault(tuple(config.identity[key] for key in keys), {})[config] = runs
     groups = []
     for settings in tasks.values():
-        names = [name for of_setting in settings.values() for name in of_setting]
-        measured = [x for x in METRICS if x in runs and runs.loc[names, x].notna().any()]
+        measured = [x for x in METRICS if any(x in runs and runs[x].notna().any() for runs in settings.values())]
         measure = judge(measured) if measured else "accuracy"
-        ordered = [Setting(c, runs.loc[settings[c]], measure) for c in sorted(settings, key=_place_in_table)]
-        select_on = _select_on(names[0], found.experiments, f"validation_{measure}")
+        ordered = [Setting(config, settings[config], measure) for config in sorted(settings, key=_place_in_table)]
+        first, *_ = (runs.index[0] for runs in settings.values())
+        select_on = _select_on(first, found.experiments, f"validation_{measure}")
         groups.append(TaskGroup(describe(next(iter(settings))), tuple(ordered), measure, select_on))
     return sorted(groups, key=lambda task: task.parts)
 

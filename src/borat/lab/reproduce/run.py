@@ -15,21 +15,139 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
-from borat.lab.metrics import METRICS, best, lower_is_better
+from borat.lab.metrics import METRICS, lower_is_better
 from borat.lab.reproduce.page import StudyResult, duration
-from borat.lab.reproduce.spec import Means
+from borat.lab.reproduce.spec import Means, Study
 from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
-from borat.lab.store.records import as_table, read_runs
+from borat.lab.store.records import as_table, best_setting, by_setting, read_runs
 from borat.lab.store.run import Metrics, Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from borat.lab.reproduce.training import Cell, TrainingSpec, TrainingStudy
+    from borat.lab.reproduce.training import TrainingSpec
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method in a column of the table."""
+
+    method: str
+    column: str
+    configs: tuple[RunConfig, ...]
+    """Configurations to train, with the first seed or, in a grid, with each."""
+    varied: tuple[str, ...]
+    """The keys that have several values, except for the seed."""
+    defaults: tuple[RunConfig, ...] = ()
+    """In a scoreboard, the configuration with the learning rate that its authors advise."""
+
+
+@dataclass(frozen=True)
+class TrainingStudy(Study):
+    """Methods in columns at one scale."""
+
+    spec: TrainingSpec
+    seeds: tuple[int, ...]
+    """Seeds of the results that are shown."""
+    layers: Mapping[tuple[str, str], dict[str, Any]]
+    """Values of each method in each column."""
+
+    @property
+    def further_seeds(self) -> tuple[int, ...]:
+        """Seeds that only the chosen configurations are trained with."""
+        return self.seeds[len(self.spec.first_seeds(self.seeds)) :]
+
+    def plan(self) -> list[Cell]:
+        """Return the configurations to train for each method in each column."""
+        cells = []
+        for (method, column), layer in self.layers.items():
+            try:
+                cells.append(self.spec.make_cell(method, column, layer))
+            except ValueError as error:
+                raise ValueError(f"{self.spec.name}, {method}, {column}: {error}") from error
+        return cells
+
+    def size(self) -> str:
+        runs = sum(len(cell.configs) + len(self.further_seeds) * (1 + len(cell.defaults)) for cell in self.plan())
+        return f"{runs:,} runs"
+
+    def missing(self, folder: Path) -> list[RunConfig]:
+        def to_train(configs: Iterable[RunConfig]) -> list[RunConfig]:
+            return [config for config in configs if not Run(folder / config.digest).metrics.is_done]
+
+        cells = self.plan()
+        configs = list(dict.fromkeys(config for cell in cells for config in cell.configs))
+        return to_train(configs) or to_train(self._repeated(cells, read_results(folder, configs)))
+
+    def run(self, folder: Path, **means: Unpack[Means]) -> Result:
+        """Train each configuration in ``folder/<digest>``, unless it is done there."""
+        import pandas as pd
+
+        from borat.lab.sweeps.sweep import run_configs  # imports PyTorch, which reading a file does not need
+
+        start, cells = time.perf_counter(), self.plan()
+        data_dir = means.get("data_dir")
+        classes = load_all_data(cells, data_dir)
+        earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+        def train(configs: Iterable[RunConfig]) -> pd.DataFrame:
+            unique, engine, watch = list(dict.fromkeys(configs)), means.get("engine"), means.get("watch")
+            outcomes = run_configs(unique, folder, data_dir=data_dir, engine=engine, watch=watch)
+            return read_results(folder, unique, [outcome.error for outcome in outcomes])
+
+        runs = train(config for cell in cells for config in cell.configs)
+        if repeated := self._repeated(cells, runs):
+            runs = pd.concat([runs, train(repeated)])
+        found = len(earlier.intersection(runs.index))
+        results = tuple(self._result(cell, runs) for cell in cells)
+        return Result(self, results, time.perf_counter() - start, classes, found)
+
+    def _repeated(self, cells: Sequence[Cell], runs: pd.DataFrame) -> list[RunConfig]:
+        """Return the chosen and the default configurations with the further seeds."""
+        wanted = (config for cell in cells for config in (*self._choose(cell, runs), *cell.defaults))
+        return [config for config in dict.fromkeys(self._with_seeds(wanted)) if config.digest not in runs.index]
+
+    def _with_seeds(self, configs: Iterable[RunConfig]) -> list[RunConfig]:
+        return [config.replace(seed=seed) for config in configs for seed in (config.seed, *self.further_seeds)]
+
+    def _result(self, cell: Cell, runs: pd.DataFrame) -> CellResult:
+        chosen, defaults = (self._with_seeds(configs) for configs in (self._choose(cell, runs), cell.defaults))
+        return CellResult(cell, *(self._rows(cell, runs, configs) for configs in (cell.configs, chosen, defaults)))
+
+    def _rows(self, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+        """Return these runs with the metrics of the cell's column."""
+        rows = runs.loc[[config.digest for config in configs]]
+        return with_scores(rows, self.spec.metric_in(cell.column), self.spec.select_on_in(cell.column))
+
+    def _choose(self, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
+        """Return the best configuration, if any works; in a grid with each seed."""
+        settings = by_setting(self._rows(cell, runs, cell.configs))
+        working = {config: seeds for config, seeds in settings.items() if seeds.works.all()}
+        chosen = best_setting(working, self.spec.select_on_in(cell.column))
+        return [config for config in cell.configs if config.replace(seed=0) == chosen]
+
+
+def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
+    """Load each data set once and return the number of classes in each column.
+
+    Missing data raise before anything is trained, and decoded images are in the cache for the runs.
+    """
+    from borat.lab import data
+
+    keys = ("data", "train_split", "glove", "image_size", "image_column", "label_column", "window")
+    sets = {cell.column: tuple(getattr(c, key) for key in keys) for cell in cells for c in cell.configs}
+    classes = {}
+    for name, *options in dict.fromkeys(sets.values()):
+        task = data.load(name, data_dir=data_dir, **dict(zip(keys[1:], options, strict=True)))
+        classes[name, *options] = task.description.num_classes
+    return {column: classes[key] for column, key in sets.items()}
+
+
+# Results
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +175,7 @@ class CellResult:
     @cached_property
     def settings(self) -> pd.DataFrame:
         """Means over the seeds, one row for each setting: a configuration without its seed."""
-        return mean_over_seeds(self.runs, self.cell.configs)
+        return mean_over_seeds(self.runs)
 
     @property
     def values(self) -> pd.Series:
@@ -146,79 +264,7 @@ def mean_with_lost(runs: pd.DataFrame, metric: str) -> float:
     return float(runs.value.where(runs.works, worst).mean())
 
 
-# Training
-
-
-def run_study(study: TrainingStudy, folder: Path, means: Means) -> Result:
-    """Train each configuration in ``folder/<digest>``, unless it is done there."""
-    import pandas as pd
-
-    from borat.lab.sweeps.sweep import run_configs  # imports PyTorch, which reading a file does not need
-
-    start, cells = time.perf_counter(), study.plan()
-    data_dir = means.get("data_dir")
-    classes = load_all_data(cells, data_dir)
-    earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-
-    def train(configs: Iterable[RunConfig]) -> pd.DataFrame:
-        unique = list(dict.fromkeys(configs))
-        outcomes = run_configs(unique, folder, data_dir=data_dir, engine=means.get("engine"), watch=means.get("watch"))
-        return read_results(folder, unique, [outcome.error for outcome in outcomes])
-
-    runs = train(config for cell in cells for config in cell.configs)
-    if repeated := _repeated(study, cells, runs):
-        runs = pd.concat([runs, train(repeated)])
-    results = []
-    for cell in cells:
-        chosen, defaults = (_with_seeds(study, c) for c in (choose(study.spec, cell, runs), cell.defaults))
-        results.append(CellResult(cell, *(_rows(study.spec, cell, runs, c) for c in (cell.configs, chosen, defaults))))
-    return Result(study, tuple(results), time.perf_counter() - start, classes, len(earlier.intersection(runs.index)))
-
-
-def missing_runs(study: TrainingStudy, folder: Path) -> list[RunConfig]:
-    """Return the configurations still to train. Further seeds follow once all others are done."""
-    cells = study.plan()
-    configs = list(dict.fromkeys(config for cell in cells for config in cell.configs))
-    missing = [config for config in configs if not _is_done(folder, config)]
-    if missing:
-        return missing
-    return [config for config in _repeated(study, cells, read_results(folder, configs)) if not _is_done(folder, config)]
-
-
-def _repeated(study: TrainingStudy, cells: Sequence[Cell], runs: pd.DataFrame) -> list[RunConfig]:
-    """Return the chosen and the default configurations with the further seeds."""
-    wanted = (config for cell in cells for config in (*choose(study.spec, cell, runs), *cell.defaults))
-    return [config for config in dict.fromkeys(_with_seeds(study, wanted)) if config.digest not in runs.index]
-
-
-def _with_seeds(study: TrainingStudy, configs: Iterable[RunConfig]) -> list[RunConfig]:
-    return [config.replace(seed=seed) for config in configs for seed in (config.seed, *study.further_seeds)]
-
-
-def _is_done(folder: Path, config: RunConfig) -> bool:
-    return Run(folder / config.digest).metrics.is_done
-
-
-def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
-    """Load each data set once and return the number of classes in each column.
-
-    Missing data raise before anything is trained, and decoded images are in the cache for the runs.
-    """
-    from borat.lab import data
-
-    keys = ("data", "train_split", "glove", "image_size", "image_column", "label_column", "window")
-    sets = {cell.column: tuple(getattr(c, key) for key in keys) for cell in cells for c in cell.configs}
-    classes = {}
-    for name, *options in dict.fromkeys(sets.values()):
-        task = data.load(name, data_dir=data_dir, **dict(zip(keys[1:], options, strict=True)))
-        classes[name, *options] = task.description.num_classes
-    return {column: classes[key] for column, key in sets.items()}
-
-
-# Results
-
-
-def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] | None = None) -> pd.DataFrame:
+def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] = ()) -> pd.DataFrame:
     """Return the measurements of runs; ``errors`` has the tracebacks of those that failed."""
     import pandas as pd
 
@@ -239,33 +285,16 @@ def with_scores(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame
     return runs.assign(works=(runs.status == "finished") & runs.value.notna() & runs.score.notna())
 
 
-def _rows(spec: TrainingSpec, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
-    """Return these runs with the metrics of the cell's column."""
-    rows = runs.loc[[config.digest for config in configs]]
-    return with_scores(rows, spec.metric_in(cell.column), spec.select_on_in(cell.column))
-
-
-def mean_over_seeds(runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
+def mean_over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each setting: means of the measurements, and other columns from its first run.
 
     A setting works if all of its seeds do; otherwise its status is that of the first seed that did not finish.
     """
-    settings = [_setting(config) for config in configs]
-    seeds = runs.groupby(settings, sort=False)
+    import pandas as pd
+
+    settings = by_setting(runs).values()
     numbers = [name for name in (*METRICS, "value", "score") if name in runs]
-    means = {name: seeds[name].agg(lambda values: values.mean(skipna=False)) for name in numbers}
-    status = seeds.status.agg(lambda found: next((each for each in found if each != "finished"), "finished"))
-    first = seeds.nth(0).set_axis(list(dict.fromkeys(settings)))
-    return first.assign(**means, status=status, works=seeds.works.all())
-
-
-def _setting(config: RunConfig) -> str:
-    """Return a name that configurations share if they differ only in their seed."""
-    return config.replace(seed=0).digest
-
-
-def choose(spec: TrainingSpec, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
-    """Return the best configuration, if any works; in a grid with each seed."""
-    settings = mean_over_seeds(_rows(spec, cell, runs, cell.configs), cell.configs)
-    chosen = best(settings.index[settings.works], settings.score.get, spec.select_on_in(cell.column))
-    return [config for config in cell.configs if _setting(config) == chosen]
+    means = {name: [seeds[name].mean(skipna=False) for seeds in settings] for name in numbers}
+    status = [next((each for each in seeds.status if each != "finished"), "finished") for seeds in settings]
+    first = pd.concat([seeds[:1] for seeds in settings])
+    return first.assign(**means, status=status, works=[seeds.works.all() for seeds in settings])

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from pathlib import Path
-from typing import Annotated, Any, Self, Unpack
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS
-from borat.lab.reproduce.run import Result, missing_runs, run_study
-from borat.lab.reproduce.spec import Means, Mini, Names, Spec, Study
+from borat.lab.reproduce.run import Cell, TrainingStudy
+from borat.lab.reproduce.spec import Mini, Names, Spec
 from borat.lab.strict import Listed, StrictModel
-from borat.lab.sweeps.grid import Layer, expand
+from borat.lab.sweeps.grid import expand
 
 MetricName = Annotated[str, AfterValidator(lambda name: name and pick("metric", name, METRICS))]
 """The name of a measurement, or nothing."""
 Key = Annotated[str, AfterValidator(lambda name: pick("key", name, RunConfig.model_fields))]
 KeyGrid = dict[Key, Annotated[list[Any], Field(min_length=1)]]
 """Values to try for keys of a run's configuration."""
+Layer = dict[str, Any]
+"""Keys of a run's configuration, each with a value or with a list of values to try."""
 
 
 class Keys(StrictModel):
@@ -35,13 +35,13 @@ class Keys(StrictModel):
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
         name = getattr(self, "name", "")
-        for key in self.layer.fixed:
+        for key in self.model_extra or ():
             pick(f"key of {name}" if name else "key", key, RunConfig.model_fields)
         return self
 
     @property
     def layer(self) -> Layer:
-        return Layer(self.model_extra or {}, self.grid)
+        return {**(self.model_extra or {}), **self.grid}
 
 
 class SpecTable(Keys):
@@ -80,7 +80,7 @@ class WithBase(StrictModel):
 
     @property
     def layer(self) -> Layer:
-        return self.base.layer.under(Layer(grid=self.grid))
+        return _over(self.base.layer, self.grid)
 
 
 class MiniTraining(WithBase, Mini):
@@ -144,8 +144,7 @@ class TrainingSpec(WithBase, Spec):
         return seeds[:1]
 
     def make_cell(self, method: str, column: str, layer: Layer) -> Cell:
-        varied = tuple(key for key, values in layer.grid.items() if len(values) > 1 and key != "seed")
-        return Cell(method, column, tuple(expand(layer.fixed, layer.grid)), varied)
+        return Cell(method, column, tuple(expand(layer)), tuple(key for key in varied_keys(layer) if key != "seed"))
 
     # From the file to a study
 
@@ -155,10 +154,9 @@ class TrainingSpec(WithBase, Spec):
         places = _some("column", columns, mini.columns or self.column_names)
         wanted = changes.get("seed", mini.seeds or self.seeds)
         seeds = (wanted,) if isinstance(wanted, int) else tuple(wanted)
-        last = {**changes, "seed": list(self.first_seeds(seeds))}
-        upper = Layer(grid={key: value if isinstance(value, list) else [value] for key, value in last.items()})
+        upper = {**changes, "seed": list(self.first_seeds(seeds))}
         layers = {
-            (row, place): layer.under(upper)
+            (row, place): _over(layer, upper)
             for place in places
             for row in rows
             if (layer := self._layer(row, place, scale)) is not None
@@ -177,7 +175,17 @@ class TrainingSpec(WithBase, Spec):
         layers = [self.layer, *(table.layer for table in tables)]
         if scale == "mini":
             layers += [self.mini.layer, *(table.mini.layer for table in tables)]
-        return reduce(Layer.under, layers)
+        return reduce(_over, layers)
+
+
+def _over(lower: Layer, upper: Layer) -> Layer:
+    """Put a layer over another one; its keys come first, so that they vary slowest."""
+    return upper | {key: value for key, value in lower.items() if key not in upper}
+
+
+def varied_keys(layer: Layer) -> list[str]:
+    """Return the keys with several values."""
+    return [key for key, value in layer.items() if isinstance(value, list) and len(value) > 1]
 
 
 def _applies(names: Sequence[str], name: str) -> bool:
@@ -188,53 +196,3 @@ def _applies(names: Sequence[str], name: str) -> bool:
 def _some(what: str, wanted: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
     chosen = {pick(what, name, known) for name in wanted}
     return tuple(name for name in known if name in chosen) if wanted else known
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A method in a column of the table."""
-
-    method: str
-    column: str
-    configs: tuple[RunConfig, ...]
-    """Configurations to train, with the first seed or, in a grid, with each."""
-    varied: tuple[str, ...]
-    """The keys that have several values, except for the seed."""
-    defaults: tuple[RunConfig, ...] = ()
-    """In a scoreboard, the configuration with the learning rate that its authors advise."""
-
-
-@dataclass(frozen=True)
-class TrainingStudy(Study):
-    """Methods in columns at one scale."""
-
-    spec: TrainingSpec
-    seeds: tuple[int, ...]
-    """Seeds of the results that are shown."""
-    layers: Mapping[tuple[str, str], Layer]
-    """Keys and grid of each method in each column."""
-
-    @property
-    def further_seeds(self) -> tuple[int, ...]:
-        """Seeds that only the chosen configurations are trained with."""
-        return self.seeds[len(self.spec.first_seeds(self.seeds)) :]
-
-    def plan(self) -> list[Cell]:
-        """Return the configurations to train for each method in each column."""
-        cells = []
-        for (method, column), layer in self.layers.items():
-            try:
-                cells.append(self.spec.make_cell(method, column, layer))
-            except ValueError as error:
-                raise ValueError(f"{self.spec.name}, {method}, {column}: {error}") from error
-        return cells
-
-    def size(self) -> str:
-        runs = sum(len(cell.configs) + len(self.further_seeds) * (1 + len(cell.defaults)) for cell in self.plan())
-        return f"{runs:,} runs"
-
-    def missing(self, folder: Path) -> list[RunConfig]:
-        return missing_runs(self, folder)
-
-    def run(self, folder: Path, **means: Unpack[Means]) -> Result:
-        return run_study(self, folder, means)

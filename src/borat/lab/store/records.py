@@ -107,6 +107,14 @@ def curve(history: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
     return [float(epoch[metric]) for epoch in history if epoch.get(metric) is not None]
 
 
+def by_setting(runs: pd.DataFrame) -> dict[RunConfig, pd.DataFrame]:
+    """Return the runs of each setting, which differ only in their seeds, by their configuration with the seed 0."""
+    places: dict[RunConfig, list[int]] = {}
+    for place, config in enumerate(configs_of(runs)):
+        places.setdefault(config.replace(seed=0), []).append(place)
+    return {config: runs.iloc[rows] for config, rows in places.items()}
+
+
 def best_setting(settings: Mapping[T, pd.DataFrame], select_on: str) -> T | None:
     """Return the setting whose runs have the best mean of a measurement, or None if none has one.
 

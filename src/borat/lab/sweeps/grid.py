@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, get_args
 
@@ -18,37 +17,17 @@ Grid = Mapping[str, Sequence[Any]]
 """Values of each key."""
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Keys of a configuration with one value, and keys with several values."""
+def expand(values: Mapping[str, Any]) -> list[RunConfig]:
+    """Return the configurations of all points of a grid, in order and without duplicates.
 
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    grid: Grid = field(default_factory=dict)
+    Each key has a value, or a list of values to try. The string ``"none"`` stands for None, which TOML cannot express.
+    Configurations that differ only in a key without effect are duplicates.
 
-    @classmethod
-    def of_table(cls, table: Mapping[str, Any]) -> Layer:
-        """Read a table of keys, with an optional table ``grid``."""
-        return cls({key: value for key, value in table.items() if key != "grid"}, table.get("grid", {}))
-
-    def under(self, upper: Layer) -> Layer:
-        """Put another layer over this one.
-
-        Precedence, highest first: the upper layer's grid, its fixed keys, the lower layer's grid, its fixed keys.
-        """
-        kept = {key: values for key, values in self.grid.items() if key not in (*upper.fixed, *upper.grid)}
-        return Layer({**self.fixed, **upper.fixed}, {**upper.grid, **kept})
-
-
-def expand(base: Mapping[str, Any], grid: Grid) -> list[RunConfig]:
-    """Return the configurations of all points of a grid, over a base of keys, in order and without duplicates.
-
-    The string ``"none"`` stands for None, which TOML cannot express. Configurations that differ only in a key without
-    effect are duplicates.
-
-    >>> [(c.method, c.lr) for c in expand({"epochs": 2}, {"optimizer": ["sgd", "borat"], "lr": [0.1, 1]})]
+    >>> [(c.method, c.lr) for c in expand({"epochs": 2, "optimizer": ["sgd", "borat"], "lr": [0.1, 1]})]
     [('SGD', 0.1), ('SGD', 1.0), ('BORAT3', 0.1), ('BORAT3', 1.0)]
     """
-    return list(dict.fromkeys(_canonical({**base, **point}) for point in combinations(grid)))
+    grid = {key: value if isinstance(value, list | tuple) else [value] for key, value in values.items()}
+    return list(dict.fromkeys(_canonical(point) for point in combinations(grid)))
 
 
 def combinations(grid: Grid) -> Iterator[dict[str, Any]]:

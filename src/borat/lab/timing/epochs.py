@@ -9,7 +9,7 @@ communication between devices are not included.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from borat.lab.baselines import make_loss, make_optimizer
 from borat.lab.config import RunConfig
 from borat.lab.models import make_model
-from borat.lab.timing.optimizers import WARM_UP, now, time_step
+from borat.lab.timing.optimizers import WARM_UP, Progress, ignore, now, time_step
 from borat.lab.timing.shapes import Runtime
 
 TimedBatch = tuple[Tensor, list[Tensor]]
@@ -40,17 +40,15 @@ class EpochTime:
         return self.passes + self.steps
 
 
-def measure(
-    runtime: Runtime, *, device: torch.device | None = None, progress: Callable[[int, int], None] | None = None
-) -> list[EpochTime]:
-    """Time each bundle size; 1 is SGD with momentum. ``progress`` is called with done and total measurements."""
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def measure(runtime: Runtime, progress: Progress | None = None) -> list[EpochTime]:
+    """Time each bundle size; 1 is SGD with momentum."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     model = make_model(runtime.model, input_shape=runtime.input_shape, classes=runtime.classes).to(device)
     if len(runtime.input_shape) == 3:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # as in training
     first = WARM_UP + max(*runtime.bundle_sizes, 2) - 1
-    notify = progress or (lambda done, total: None)
+    notify = progress or ignore
     seconds, batches = [], []
     for done in range(first):
         elapsed, batch = _time_passes(model, runtime, device)

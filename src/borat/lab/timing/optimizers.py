@@ -9,11 +9,12 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -26,6 +27,8 @@ from borat._numbers import dual
 from borat._optim.base import LossOptimizer
 from borat.lab.baselines import take_step
 from borat.lab.timing.shapes import shapes_of
+
+T = TypeVar("T")
 
 BUNDLE_SIZES = (2, 3, 5, 10)
 WARM_UP = 2
@@ -42,6 +45,10 @@ PEERS = {
 """Alternatives to FreeBORAT, as their authors ship them."""
 
 
+Progress = Callable[[int, int], None]
+"""Called with the numbers of done and of all measurements."""
+
+
 @dataclass(frozen=True)
 class OptimizerCost:
     """The cost of one optimizer on one set of parameters."""
@@ -50,10 +57,10 @@ class OptimizerCost:
     optimizer: str
     milliseconds: float
     """Median time per batch."""
-    dual_share: float | None
-    """Share of the call that the dual takes."""
     state: float
     """Bytes held for the next call, relative to those of the parameters."""
+    dual_share: float | None = None
+    """Share of the call that the dual takes."""
 
 
 @dataclass(frozen=True)
@@ -69,39 +76,48 @@ class DualCost:
 # Optimizers
 
 
-def measure_optimizers(
-    model: str, rounds: int = 15, progress: Callable[[int, int], None] = lambda done, total: None
-) -> list[OptimizerCost]:
-    """Measure all optimizers on the parameter shapes of a model; ``progress`` is called with done and total rounds."""
+def ignore(done: int, total: int) -> None:
+    """Show no progress."""
+
+
+def take_turns(measures: Mapping[str, Callable[[int], T]], rounds: int, progress: Progress) -> dict[str, list[T]]:
+    """Call all functions once in each round, with its number, and return what they return after the warm-up."""
+    results: dict[str, list[T]] = {name: [] for name in measures}
+    for turn in range(rounds + WARM_UP):
+        # in random order: an optimizer is faster right after a similar one, which leaves its code in the caches
+        for name, measure in random.Random(turn).sample(list(measures.items()), len(measures)):
+            result = measure(turn)
+            if turn >= WARM_UP:
+                results[name].append(result)
+        progress(turn + 1, rounds + WARM_UP)
+    return results
+
+
+def measure_optimizers(model: str, rounds: int = 15, progress: Progress = ignore) -> list[OptimizerCost]:
+    """Measure all optimizers on the parameter shapes of a model."""
     torch.manual_seed(0)
     params = [torch.nn.Parameter(0.05 * torch.randn(shape)) for shape in shapes_of(model)]
     gradients = [[0.01 * torch.randn_like(p) for p in params] for _ in range(GRADIENT_SETS)]
     squared_norm = sum(float(g.square().sum()) for g in gradients[0])
     optimizers = _optimizers(params, lr=2.0 / squared_norm)  # with a loss of 1, the cap binds for some pieces only
-    times: dict[str, list[float]] = {name: [] for name in optimizers}
-    duals: dict[str, list[float]] = {name: [] for name in optimizers}
-    for turn in range(rounds + WARM_UP):
-        # in random order: an optimizer is faster right after a similar one, which leaves its code in the caches
-        for name, optimizer in random.Random(turn).sample(list(optimizers.items()), len(optimizers)):
-            batches = max(optimizer.bundle_size - 1, 1) if isinstance(optimizer, BORAT) else 1
-            sets = [gradients[(turn + i) % GRADIENT_SETS] for i in range(batches)]
-            with timed_dual() as dual:
-                seconds = sum(time_step(optimizer, params, grads, torch.tensor(1.0)) for grads in sets)
-            if turn >= WARM_UP:
-                times[name].append(seconds / batches)
-                duals[name].append(dual[0] / seconds)
-        progress(turn + 1, rounds + WARM_UP)
+
+    def measure(optimizer: torch.optim.Optimizer, turn: int) -> tuple[float, float]:
+        """Return the seconds per batch, and the dual's share of them."""
+        batches = max(optimizer.bundle_size - 1, 1) if isinstance(optimizer, BORAT) else 1
+        sets = [gradients[(turn + i) % GRADIENT_SETS] for i in range(batches)]
+        with timed_dual() as dual:
+            seconds = sum(time_step(optimizer, params, grads, torch.tensor(1.0)) for grads in sets)
+        return seconds / batches, dual[0] / seconds
+
+    measures = {name: partial(measure, optimizer) for name, optimizer in optimizers.items()}
     parameter_bytes = sum(p.numel() * p.element_size() for p in params)
-    return [
-        OptimizerCost(
-            model,
-            name,
-            1e3 * statistics.median(times[name]),
-            statistics.median(duals[name]) if isinstance(optimizer, LossOptimizer) else None,
-            _state_bytes(optimizer) / parameter_bytes,
-        )
-        for name, optimizer in optimizers.items()
-    ]
+    costs = []
+    for name, turns in take_turns(measures, rounds, progress).items():
+        seconds, share = map(statistics.median, zip(*turns, strict=True))
+        dual_share = share if isinstance(optimizers[name], LossOptimizer) else None
+        state = _state_bytes(optimizers[name]) / parameter_bytes
+        costs.append(OptimizerCost(model, name, 1e3 * seconds, state, dual_share))
+    return costs
 
 
 def _optimizers(params: list[torch.nn.Parameter], lr: float) -> dict[str, torch.optim.Optimizer]:

@@ -21,7 +21,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from borat.batchnorm import measure_again
+from borat.batchnorm import update_statistics
 from borat.lab import data
 from borat.lab.baselines import (
     check_optimizer,
@@ -245,7 +245,7 @@ class Training:
             self.model.eval()
             batches = self._batches("train", self.config.batch_size)
             count, forward = STATISTICS_BATCHES, lambda model, batch: self._forward(batch)
-            measure_again(self.model, batches, self.optimizer, count=count, forward=forward)
+            update_statistics(self.model, batches, self.optimizer, count=count, forward=forward)
 
     def _means(self, split: str, tally: Tally) -> dict[str, float]:
         means = tally.over_processes(self.fabric).means()

@@ -17,12 +17,12 @@ from pydantic import model_validator
 
 from borat.lab.metrics import lower_is_better, metric_text, unit, value_text
 from borat.lab.reproduce.kinds.ratios import summarise, with_mean
-from borat.lab.reproduce.run import CellResult, Result
-from borat.lab.reproduce.training import Cell, ColumnTable, MetricName, TrainingSpec
+from borat.lab.reproduce.run import Cell, CellResult, Result
+from borat.lab.reproduce.training import ColumnTable, Layer, MetricName, TrainingSpec, varied_keys
 from borat.lab.robustness import LOSS_MARGIN, MARGIN
 from borat.lab.store.records import curve
 from borat.lab.strict import Listed
-from borat.lab.sweeps.grid import Layer, expand
+from borat.lab.sweeps.grid import expand
 from borat.lab.tables import DASH, Table
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ class ScoreboardSpec(TrainingSpec):
 
     def make_cell(self, method: str, column: str, layer: Layer) -> Cell:
         cell = super().make_cell(method, column, layer)
-        fixed, grid = ({k: v for k, v in part.items() if k != "lr"} for part in (layer.fixed, layer.grid))
-        if varied := [key for key, values in grid.items() if len(values) > 1]:
+        others = {key: value for key, value in layer.items() if key != "lr"}
+        if varied := varied_keys(others):
             raise ValueError(f"a scoreboard tries several values of lr only, got several of {', '.join(varied)}")
-        defaults = expand(fixed, grid)
+        defaults = expand(others)
         return replace(cell, configs=tuple(dict.fromkeys((*cell.configs, *defaults))), defaults=tuple(defaults))
 
     def tables(self, result: Result) -> list[Table]:
