@@ -24,43 +24,43 @@ if TYPE_CHECKING:
 
 
 class FreeBORAT(LossOptimizer):
-    r"""A stochastic bundle method without a learning rate, a schedule or a bound to know.
+    r"""Stochastic bundle method that needs no learning rate, no schedule and no lower bound of the loss.
 
-    As :class:`borat.BORAT` it exactly minimises, in the dual, a proximal problem whose model of the loss is the maximum
-    of a few linear pieces and a constant. The bundle *rolls*: each batch adds a piece, the oldest leaves, and every
-    batch moves the centre. The metric is Adam's, the constant piece is a *target* below the loss, and the result is an
+    Like :class:`borat.BORAT`, it exactly minimises, in the dual, a proximal problem whose model of the loss is the
+    maximum of a few linear pieces and a constant. The bundle *rolls*: each batch adds a piece, removes the oldest, and
+    moves the centre. The metric is Adam's, the constant piece is a *target* below the loss, and the result is an
     average of the centres, as in Schedule-Free (Defazio et al., 2024).
 
     There are three points: the centre :math:`z`; the average :math:`x`, which is the result; and
-    :math:`y = (1-\beta_1) z + \beta_1 x` between them, where gradients are measured. While training the model is at
-    :math:`y`; :meth:`eval` puts it at :math:`x`. **Evaluate and save the model at x.** Batch :math:`k` brings
-    :math:`\ell` and :math:`g` at :math:`y`, and then
+    :math:`y = (1-\beta_1) z + \beta_1 x` between them, where gradients are measured. During training the model is at
+    :math:`y`; :meth:`eval` moves it to :math:`x`. **Evaluate and save the model at x.** With the loss :math:`\ell` and
+    the gradient :math:`g` of batch :math:`k` at :math:`y`, a step does the following:
 
     1. :math:`v \leftarrow \beta_2 v + (1-\beta_2) g^2`, and :math:`D = \sqrt{v / (1-\beta_2^k)} + \varepsilon`;
     2. the new piece has the value :math:`b = \ell + \langle g, z - y \rangle` at the centre; the newest :math:`N-1`
        pieces are kept;
     3. the gap is :math:`h = R (9 w + l) + 0.97^k \, 0.01 \, \gamma` with :math:`\gamma = \langle g, D^{-1} g \rangle`.
-       Here :math:`w` is how far the loss is below its average so far and :math:`l` how far above its lowest, both
-       forgotten like :math:`1/\sqrt k`; :math:`R \le 1` is the share of its fall that fresh gradients see. The
-       target is :math:`T = b - \tfrac12 (1 - \beta_1^k) h`, and the cap is the Polyak step of this gap, no longer than
-       that of all batches together, :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
+       Here :math:`w` is the distance of the loss below its average so far and :math:`l` its distance above its lowest
+       value, both decaying like :math:`1/\sqrt k`; :math:`R \le 1` is the share of its fall that new gradients confirm.
+       The target is :math:`T = b - \tfrac12 (1 - \beta_1^k) h`, and the cap is the Polyak step size for this gap, at
+       most that for all batches together, :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
        simplex, with :math:`Q = \eta A D^{-1} A^\top`;
     5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where
        :math:`\tau = \eta (1 - \alpha_T)` and :math:`\lambda` is the weight decay;
     6. :math:`x \leftarrow x + \tfrac{2}{k+1} (z - x)`, and :math:`y \leftarrow (1-\beta_1) z + \beta_1 x`.
 
-    A batch whose loss or gradient is not finite is dropped, and so is one whose :math:`\gamma` is a thousand times its
-    mean so far, but never two of these in a row.
+    A batch is dropped if its loss or gradient is not finite, or if its :math:`\gamma` exceeds a thousand times the mean
+    so far; two batches in a row are never dropped for the latter reason.
 
     Args:
         params: parameters or parameter groups; each group may have its own ``lr`` and ``weight_decay``.
         bundle_size: the number of pieces :math:`N`, the target included; at least 2, which needs the state of AdamW.
-        lr: a factor on the step. Leave it at 1: it is there for schedules, and for trainers that look for it.
-        betas: :math:`\beta_1`, how near :math:`y` is to the average (also the warm-up of the target), and
-            :math:`\beta_2`, the memory of the metric.
-        aim: a fixed share in (0, 1] of the way from the newest piece's value at the centre to the bound, in place of
-            3.: the target is :math:`T = B + b_B (1 - \mathrm{aim} (1 - \beta_1^k))` and the cap
+        lr: a factor on the step. Leave it at 1; it exists for schedulers and for trainers that expect it.
+        betas: :math:`\beta_1`, the weight of the average in :math:`y` (also the warm-up of the target), and
+            :math:`\beta_2`, the decay of the metric's running mean.
+        aim: fraction in (0, 1] of the distance from the newest piece's value at the centre to the bound. If given, it
+            replaces 3.: the target is :math:`T = B + b_B (1 - \mathrm{aim} (1 - \beta_1^k))` and the cap
             :math:`\eta = b_B / \gamma` with :math:`b_B = \max(b - B, 0)`.
         lower_bound: a value :math:`B` that no batch's loss falls below. It is used only if ``aim`` is given.
         weight_decay: :math:`\lambda`, decoupled as in AdamW.

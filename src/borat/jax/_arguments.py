@@ -1,4 +1,4 @@
-"""Arguments of the transformations: options, which may be traced, and what a batch brings."""
+"""Arguments of the transformations: options, which may be traced, and the parameters and loss of a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Option = Any
 
 
 def check_number(name: str, option: Option, allowed: str, is_allowed: Callable[[float], bool]) -> None:
-    """Refuse numbers outside a range. Arrays pass, as they may be traced."""
+    """Raise an error for numbers outside a range. Arrays are not checked because they may be traced."""
     for x in jax.tree.leaves(option, is_leaf=lambda x: x is None):
         if not isinstance(x, (jax.Array, np.ndarray)) and not (is_number(x) and is_allowed(x)):
             raise ValueError(f"{name} must be {allowed}, got {x!r}")
@@ -95,7 +95,7 @@ def mean_loss(value: Any, axis_name: Any) -> Array:
 
 
 def is_masked(x: Any) -> bool:
-    """Return True for what Optax puts in place of parameters that belong to another transformation."""
+    """Return True for Optax's placeholder for parameters that belong to another transformation."""
     return isinstance(x, optax.MaskedNode)
 
 

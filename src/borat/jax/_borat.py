@@ -48,10 +48,10 @@ def borat(
 ) -> optax.GradientTransformationExtraArgs:
     """Bundle Optimisation for Robust and Accurate Training (Paren, Berrada, Poudel and Kumar, JMLR 2022).
 
-    This is :class:`borat.BORAT`, whose documentation has the algorithm, as an Optax transformation. Pass the loss of
-    the batch to ``update`` as ``value``. Every ``bundle_size - 1`` batches complete an update. In between, the
-    parameters are at a trial point, and :func:`borat_eval_params` returns the centre. A batch whose loss or gradient
-    is not finite is dropped: its updates are zero.
+    This is :class:`borat.BORAT` as an Optax transformation; the documentation of that class describes the algorithm.
+    Pass the loss of the batch to ``update`` as ``value``. Every ``bundle_size - 1`` batches complete an update. In
+    between, the parameters are at a trial point, and :func:`borat_eval_params` returns the centre. If the loss or a
+    gradient is not finite, the batch is dropped: its updates are zero.
 
     Args:
         learning_rate: the maximal learning rate: a number, a schedule, or a tree of numbers that is a prefix of the

@@ -50,19 +50,19 @@ def free_borat(
     eps: Any = 1e-8,
     axis_name: Any = None,
 ) -> optax.GradientTransformationExtraArgs:
-    r"""A stochastic bundle method without a learning rate, a schedule or a bound to know.
+    r"""Stochastic bundle method that needs no learning rate, no schedule and no lower bound of the loss.
 
-    This is :class:`borat.FreeBORAT`, whose documentation has the algorithm, as an Optax transformation. Pass the loss
-    of the batch to ``update`` as ``value``, and take the result from :func:`free_borat_eval_params`. A batch whose
-    loss or gradient is not finite is dropped: its updates are zero.
+    This is :class:`borat.FreeBORAT` as an Optax transformation; the documentation of that class describes the
+    algorithm. Pass the loss of the batch to ``update`` as ``value``, and get the result from
+    :func:`free_borat_eval_params`. If the loss or a gradient is not finite, the batch is dropped: its updates are zero.
 
     Args:
         bundle_size: the number of pieces :math:`N`, the target included; 2 to 8.
         learning_rate: a factor on the step: a number, a schedule, or a tree of numbers that is a prefix of the
             parameters' tree. Leave it at 1.
-        b1: :math:`\beta_1`, how near the parameters are to the average.
-        b2: :math:`\beta_2`, the memory of the metric.
-        aim: a fixed share in (0, 1] of the way to the lower bound, in place of the measured gap.
+        b1: :math:`\beta_1`, the weight of the average in the point where gradients are measured.
+        b2: :math:`\beta_2`, the decay of the metric's running mean.
+        aim: fraction in (0, 1] of the distance to the lower bound; if given, it replaces the measured gap.
         lower_bound: a value that no batch's loss falls below. It is used only if ``aim`` is given.
         weight_decay: decoupled as in AdamW: a number, or a tree of numbers that is a prefix of the parameters' tree.
         projection: a function that projects the parameters' tree onto a feasible set, such as those of

@@ -70,12 +70,12 @@ class RunConfig(StrictModel):
         default="32", description="Precision: 32, 64 or bf16-mixed"
     )
 
-    task: str | None = Field(default=None, description="Name of a task, in place of data and a model")
+    task: str | None = Field(default=None, description="Name of a task, instead of --data and --model")
     """A task of :mod:`borat.lab.tasks` also replaces the loss and the number of epochs."""
-    steps: int | None = Field(default=None, ge=1, description="Batches of a task")
+    steps: int | None = Field(default=None, ge=1, description="Number of batches of a task")
     """By default the task's own number."""
     shift: float | None = Field(default=None, allow_inf_nan=False, description="Constant to add to a task's losses")
-    clip: float | None = Field(default=None, gt=0, description="Largest norm of a task's gradients")
+    clip: float | None = Field(default=None, gt=0, description="Norm at which a task clips its gradients")
 
     @model_validator(mode="before")
     @classmethod

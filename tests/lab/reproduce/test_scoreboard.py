@@ -202,7 +202,7 @@ def test_a_method_that_always_diverges_has_a_place(tmp_path):
 def test_every_method_has_six_decades_around_its_defaults():
     spec = load_spec("scoreboard")
     cells = spec.at("mini").plan()
-    assert (len(spec.columns), len(spec.methods), len(cells)) == (11, 15, 165)
+    assert (len(spec.columns), len(spec.methods), len(cells)) == (11, 16, 176)
     for cell in cells:
         rates = [config.lr for config in cell.configs]
         assert [round(math.log10(b / a), 6) for a, b in pairwise(rates)] == [1.0] * 5

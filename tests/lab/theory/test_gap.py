@@ -97,7 +97,7 @@ def test_noise_alone_is_read_as_won(beta):
 @pytest.mark.parametrize("bundle_size", [2, 3, 5])
 @pytest.mark.parametrize("make", [medians, deviations, problems.least_squares, problems.waves])
 def test_steps_do_not_run_away(make, bundle_size):
-    """For every bundle, convex or not: tau <= 9 V / mean(gamma) + 0.01, and a coordinate moves by A tau at most."""
+    """For every bundle, convex or not: tau <= 10 V / mean(gamma) + 0.01, and a coordinate moves by A tau at most."""
     problem = make()
     trace = run_free(problem, bundle_size, problem.draw(150, 0))
     assert trace.dropped == 0

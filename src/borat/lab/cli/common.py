@@ -179,7 +179,7 @@ def _config_flag(key: str) -> inspect.Parameter:
     """Return the flag of a key; its value is a string, which :mod:`borat.lab.sweeps.grid` parses."""
     field = RunConfig.model_fields[key]
     kind = (*get_args(field.annotation), field.annotation)[0]
-    default = "as advised for the optimizer" if key == "lr" else str(field.default).lower()
+    default = "recommended for the optimizer" if key == "lr" else str(field.default).lower()
     description = f"{field.description}." + ("" if field.default is None else f" Default: {default}.")
     return _flag(key, str, description, f"<{kind.__name__}>")
 

@@ -23,7 +23,7 @@ def explain(
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="With --theory: folder of LIBSVM's mushrooms and w8a, to add."),
+        typer.Option(exists=True, file_okay=False, help="With --theory: also use mushrooms and w8a in this folder."),
     ] = None,
 ) -> None:
     """Write an interactive page that shows how the method works."""
