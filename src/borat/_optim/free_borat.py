@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class FreeBORAT(LossOptimizer):
     r"""Stochastic bundle method that needs no learning rate, no schedule and no lower bound of the loss.
 
-    Like :class:`borat.BORAT`, it exactly minimises, in the dual, a proximal problem whose model of the loss is the
-    maximum of a few linear pieces and a constant. The bundle *rolls*: each batch adds a piece, removes the oldest, and
+    Like :class:`borat.BORAT`, it solves a proximal problem exactly, by its dual. The model of the loss is the maximum
+    of a few linear pieces and a constant. The bundle *rolls*: each batch adds a piece, removes the oldest, and
     moves the centre. The metric is Adam's, the constant piece is a *target* below the loss, and the result is an
     average of the centres, as in Schedule-Free (Defazio et al., 2024).
 
@@ -55,7 +55,8 @@ class FreeBORAT(LossOptimizer):
 
     Args:
         params: parameters or parameter groups; each group may have its own ``lr`` and ``weight_decay``.
-        bundle_size: the number of pieces :math:`N`, the target included; at least 2, which needs the state of AdamW.
+        bundle_size: the number of pieces :math:`N`, the target included; at least 2, which needs as much state
+            as AdamW.
         lr: a factor on the step. Leave it at 1; it exists for schedulers and for trainers that expect it.
         betas: :math:`\beta_1`, the weight of the average in :math:`y` (also the warm-up of the target), and
             :math:`\beta_2`, the decay of the metric's running mean.
