@@ -462,7 +462,7 @@ class LossOptimizer(Optimizer):
         state = checkpoint.from_plain(template, numbers) if numbers else template
         _ = bool(numbers and numbers["evaluating"])
         if self._has_pieces(state) and not any(x.get("active") for x in state_dict["state"].values()):
-            raise ValueError("state_dict must be whole, but the state of the parameters in its bundle is missing")
+            raise ValueError("state_dict must be complete, but the state of the parameters in its bundle is missing")
         saved = [(key, group) for group in groups for key in group["params"]]
         for index, ((key, group), param) in enumerate(zip(saved, self._all_params(), strict=False)):
             saved_state = state_dict["state"].get(key, {})

@@ -100,8 +100,8 @@ class BoratCallback(Callback):
     def _check_forward(self, pl_module: LightningModule) -> None:
         if self._forward is None and type(pl_module).forward is LightningModule.forward:
             raise ValueError(
-                f"forward must be given: {type(pl_module).__name__} has no forward method, but BatchNorm layers, whose "
-                "statistics are measured at FreeBORAT's result; for example "
+                f"forward must be given: {type(pl_module).__name__} has no forward method, which is needed to measure "
+                "the statistics of its BatchNorm layers at FreeBORAT's result; for example "
                 "BoratCallback(forward=lambda module, batch: module.net(batch[0]))"
             )
 
