@@ -35,9 +35,9 @@ class KernelsHook(BuildHookInterface):
             temporary.replace(library)
         except (OSError, subprocess.CalledProcessError) as error:
             reason = getattr(error, "stderr", None) or error
-            self.app.display_warning(f"the CPU kernels cannot be compiled; PyTorch operations replace them: {reason}")
-            for left in (temporary, library):
-                left.unlink(missing_ok=True)
+            self.app.display_warning(f"cannot compile the CPU kernels, so PyTorch operations replace them: {reason}")
+            for stale in (temporary, library):
+                stale.unlink(missing_ok=True)
             return
         build_data["artifacts"].append(f"/{LIBRARY}")
         build_data["pure_python"] = False

@@ -1,8 +1,8 @@
-"""Flax: a TrainState whose apply_gradients passes the loss on to Optax, which Flax's own does not.
+"""Flax: a TrainState whose apply_gradients forwards the loss to Optax, unlike that of Flax.
 
 python examples/jax_flax.py
 
-With Flax NNX, nnx.Optimizer passes it already: optimizer.update(model, grads, value=loss).
+With Flax NNX, nnx.Optimizer forwards it: optimizer.update(model, grads, value=loss).
 """
 
 import flax.linen as nn

@@ -99,7 +99,7 @@ class Box(Projection):
             raise ValueError(f"low and high must be numbers with low <= high, got low={self.low!r}, high={self.high!r}")
 
     def _project(self, tensors: list[Tensor]) -> None:
-        _refuse_complex(tensors, "Box")
+        _check_real(tensors, "Box")
         torch._foreach_clamp_min_(_local(tensors), self.low)
         torch._foreach_clamp_max_(_local(tensors), self.high)
 
@@ -109,7 +109,7 @@ class NonNegative(Projection):
     r""":math:`\arg\min_u \|u - w\|_2` subject to :math:`u_i \ge 0`."""
 
     def _project(self, tensors: list[Tensor]) -> None:
-        _refuse_complex(tensors, "NonNegative")
+        _check_real(tensors, "NonNegative")
         torch._foreach_clamp_min_(_local(tensors), 0.0)
 
 
@@ -123,7 +123,7 @@ class Simplex(Projection):
         check_positive("total", self.total)
 
     def _project(self, tensors: list[Tensor]) -> None:
-        _refuse_complex(tensors, "Simplex")
+        _check_real(tensors, "Simplex")
         if _are_on_device(tensors):
             excess = _excess_on_device(_vector(tensors), self.total, lambda w: w)
         else:
@@ -170,7 +170,7 @@ def _scale_on_device(tensors: list[Tensor], radius: float) -> None:
 def _excess_on_device(
     magnitudes: Tensor, total: float, magnitude: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """Do the same without a device sync: by sorting, because Newton's method needs an unknown number of passes."""
+    """Return the same function without a device sync; sorts, as Newton's method takes an unknown number of passes."""
     largest = magnitudes.max()
     below = (magnitudes - largest).sort(descending=True).values
     count = torch.arange(1, len(below) + 1, device=below.device)
@@ -231,6 +231,6 @@ def _precise(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "mps" else torch.float64
 
 
-def _refuse_complex(tensors: list[Tensor], name: str) -> None:
+def _check_real(tensors: list[Tensor], name: str) -> None:
     if any(w.is_complex() for w in tensors):
         raise ValueError(f"{name} needs real parameters, got complex ones")

@@ -105,8 +105,8 @@ class TopKCrossEntropyLoss(torch.nn.Module):
         rivals = scores.scatter(1, truth, -torch.inf)
         if self.k > 1:
             rivals = rivals.scatter(1, rivals.topk(self.k - 1, dim=1).indices, -torch.inf)
-        without = rivals.amax(1) == -torch.inf  # all other classes are masked: logsumexp would have a gradient of NaN
-        total = rivals.masked_fill(without.unsqueeze(1), 0.0).logsumexp(1).masked_fill(without, -torch.inf)
+        is_empty = rivals.amax(1) == -torch.inf  # all other classes are masked: the gradient of logsumexp would be NaN
+        total = rivals.masked_fill(is_empty.unsqueeze(1), 0.0).logsumexp(1).masked_fill(is_empty, -torch.inf)
         lead = total - scores.gather(1, truth).squeeze(1)
         # log(1 + exp(lead)), exact at both ends; the default threshold of 20 is coarse in float64
         return _reduce(torch.nn.functional.softplus(lead, threshold=40.0), self.reduction)

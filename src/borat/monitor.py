@@ -1,4 +1,4 @@
-"""Logging of updates to TensorBoard, W&B, MLflow or a function of your own."""
+"""Logging of updates to TensorBoard, W&B, MLflow or your own function."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from borat._checks import check_count
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import LossOptimizer
 
@@ -22,8 +23,8 @@ class Writer(Protocol):
 class Monitor:
     """Log the numbers of each completed update.
 
-    The monitor is a hook of the optimizer's ``step`` and works in every trainer. Its cost on the host is negligible; if
-    steps run on the device, it makes each of them a device sync.
+    The monitor is a hook of the optimizer's ``step`` and works in every trainer. Its cost is negligible if steps run on
+    the host. If they run on the device, it causes a device sync after each step.
 
     It logs, with the prefix in front of each name,
 
@@ -66,8 +67,7 @@ class Monitor:
         prefix: str = "borat/",
         first_step: int = 0,
     ) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"every must be an integer of at least 1, got {every!r}")
+        check_count("every", every)
         if not isinstance(to, Writer) and not callable(to):
             raise ValueError(f"to must be a SummaryWriter or a function of a dictionary, got {to!r}")
         self.steps = first_step
@@ -90,7 +90,7 @@ class Monitor:
             self.kinds[info.kind] += 1
             if self.kinds.total() % self._every == 0:
                 self._write(optimizer, info)
-        elif optimizer.dropped_batches != dropped:  # the next update may be far away
+        elif optimizer.dropped_batches != dropped:  # do not wait for the next completed update
             self._send({"dropped_batches": float(optimizer.dropped_batches)})
 
     def _write(self, optimizer: LossOptimizer, info: StepInfo) -> None:

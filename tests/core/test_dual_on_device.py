@@ -112,7 +112,7 @@ def test_a_problem_that_is_not_finite_is_nan_and_the_others_are_not(bad):
         (torch.ones(4, 9, 9), torch.ones(4, 9), "must have 1 to 8 pieces, got 9"),
         (torch.ones(4, 0, 0), torch.ones(4, 0), "must have 1 to 8 pieces, got 0"),
         (torch.ones(2, 3, 3) * 1j, torch.ones(2, 3), "Q must be real"),
-        (torch.ones(2, 3, 3), torch.ones(5, 3), r"must agree in their batches, got \(2,\) and \(5,\)"),
+        (torch.ones(2, 3, 3), torch.ones(5, 3), r"must have batch dimensions that broadcast, got \(2,\) and \(5,\)"),
     ],
 )
 def test_rejects(Q, b, message):

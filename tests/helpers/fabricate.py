@@ -30,7 +30,7 @@ EXPERIMENT = {
         {"title": "What the paper says", "head": ["claim", "here"], "rows": [["50 % & more", "supported"]]},
     ],
 }
-"""What ``borat reproduce`` leaves beside its runs."""
+"""Files that ``borat reproduce`` writes next to its runs."""
 
 
 def write_run(folder: Path, config: RunConfig, *, accuracy: float, status: str = "finished", epochs: int = 0) -> Run:

@@ -79,7 +79,7 @@ OPTIONS: dict[type, dict[str, dict[str, Any]]] = {
         **_OF_BOTH,
     },
 }
-"""Ways to make each optimizer, by what is special about them."""
+"""Options of each optimizer, by the name of the variant."""
 
 
 def has_cap(options: dict[str, Any]) -> bool:

@@ -38,19 +38,19 @@ class BundleStep(NamedTuple):
 
     ok: Number  # False if the batch is dropped
     row: Number  # the row for the new gradient, if it is kept
-    coefficients: Numbers  # how far to go against each piece's gradient from the centre, for each parameter group
-    completes: Number  # whether the step is the update, and not one to a trial point
+    coefficients: Numbers  # step from the centre along each piece's negative gradient, for each parameter group
+    completes: Number  # True if the step completes an update; False if it leads to a trial point
 
 
 def new_bundle(bundle_size: int, groups: int) -> Bundle:
-    """Return a bundle that has seen no batch."""
+    """Return the bundle before the first batch."""
     pieces = max(bundle_size - 1, 1)
     gram, offsets = np.zeros((groups, pieces, pieces)), np.zeros(pieces)
     return Bundle(gram, offsets, np.zeros(bundle_size), np.zeros(groups), 0.0, 0, 0, 0, 0, 0.0, math.inf)
 
 
 def add_group(bundle: Bundle) -> Bundle:
-    """Make room for one more parameter group, which has no part in the pieces so far."""
+    """Return a bundle with one more parameter group, on which the pieces so far do not depend."""
     gram = np.concatenate((bundle.gram, np.zeros((1, *bundle.gram.shape[1:]))))
     return bundle._replace(gram=gram, lr=np.append(bundle.lr, 0.0))
 
@@ -75,7 +75,7 @@ def add_piece(
         products: ``<g_n, g_k>`` for each parameter group and ``k <= n``; later entries are ignored.
         lower_bound: the lower bound of the loss.
         lr: the learning rates of the parameter groups.
-        is_capped: whether the learning rate caps the step; otherwise it is the Polyak step.
+        is_capped: True if the learning rate caps the step; otherwise the step is the Polyak step.
         largest: the largest coefficient that the vectors can take.
 
     Returns:
@@ -86,7 +86,7 @@ def add_piece(
     is_open = old.position > 0
     lr, bound = ops.where(is_open, old.lr, lr), ops.where(is_open, old.lower_bound, lower_bound)
     margin = loss - bound
-    if not is_capped:  # which is for a single piece
+    if not is_capped:  # bundles of two only: there is one linear piece
         lr = 0.0 * lr + polyak_step(ops, ops.where(margin > 0.0, margin, 0.0), products.sum())
 
     # 1. The new row of the Gram matrix, and its column.
@@ -131,13 +131,13 @@ def add_piece(
 
 
 def coefficients_of(bundle: Bundle) -> Numbers:
-    """Return how far the last solution goes against each piece's gradient, for each parameter group."""
+    """Return the last solution's step along each piece's negative gradient, for each parameter group."""
     pieces = len(bundle.offsets)
     return bundle.lr[:, None] * (bundle.alpha[:pieces] * (np.arange(pieces) < bundle.position))
 
 
 def describe_bundle(bundle: Bundle, *, is_capped: bool) -> StepInfo:
-    """Return the description of the update that the bundle's solution is."""
+    """Return the description of a completed update."""
     n, bound, lr = int(bundle.position), float(bundle.lower_bound), bundle.lr
     alpha, offsets, gram = bundle.alpha[:n], bundle.offsets[:n], bundle.gram[:, :n, :n]
     constant = [bundle.alpha[n:].sum()] if len(bundle.alpha) > 1 else []

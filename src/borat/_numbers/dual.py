@@ -35,7 +35,7 @@ def maximise(Q: Array, b: Array) -> tuple[Array, float]:
 
 
 def maximise_in_numpy(Q: Array, b: Array) -> tuple[Array, float]:
-    """Do the same in NumPy, for installations without the compiled library."""
+    """Solve the same problem in NumPy, for installations without the compiled library."""
     if not (np.isfinite(Q).all() and np.isfinite(b).all()):
         return np.full_like(b, np.nan), math.nan
     # Scaling by a power of two changes no digit; it avoids overflow and keeps tolerances meaningful.

@@ -1,7 +1,7 @@
 """The dual of a batch of problems in fixed shapes: the paper's Algorithm 1 for devices.
 
 All supports of up to 8 pieces are tried at once. The sequence of operations does not depend on values, so there is no
-device sync, and a compiler sees one graph for all problems.
+device sync, and one compiled graph serves all problems.
 
 On the support of a solution all derivatives ``r = b - Q alpha`` are equal (Proposition 1). The rows of ``P`` lead from
 the shortest gradient of the support, its origin, to each of the others: ``P r`` are differences of derivatives,

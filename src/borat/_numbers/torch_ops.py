@@ -47,7 +47,7 @@ def solve_batch(Q: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shape = torch.broadcast_shapes(Q.shape[:-2], b.shape[:-1])  # type: ignore[no-untyped-call]
     except RuntimeError:
         got = f"{tuple(Q.shape[:-2])} and {tuple(b.shape[:-1])}"
-        raise ValueError(f"Q and b must agree in their batches, got {got}") from None
+        raise ValueError(f"Q and b must have batch dimensions that broadcast, got {got}") from None
     n = b.shape[-1]
     Q, b = Q.detach().to(torch.float64).expand(*shape, n, n), b.detach().to(torch.float64).expand(*shape, n)
     Q = 0.5 * Q + 0.5 * Q.mT

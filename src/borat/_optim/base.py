@@ -31,7 +31,7 @@ _WAYS_TO_PASS_THE_LOSS = (
     "call step(loss=loss) after loss.backward(), step(closure) with a closure that computes the loss and its "
     "gradients, or step(lambda: loss); if a trainer calls step(), call observe(loss) before it does"
 )
-_WITHOUT_WAITS = ("cpu", "meta")
+_SYNCHRONOUS = ("cpu", "meta")  # device types without a queue of operations
 _WITHOUT_FLOAT64 = ("mps",)
 
 
@@ -39,10 +39,10 @@ class LossOptimizer(Optimizer):
     """Base class of the optimizers, which use the loss of each batch and train at a point that is not their result."""
 
     same_batch = False
-    """True if ``step(closure)`` stays with the closure's batch until the bundle is complete."""
+    """True if ``step(closure)`` measures all pieces of a bundle on the closure's batch."""
 
-    _COPIED: tuple[str, ...] = ("constraint", "reduce_loss", "capturable", "_warned", "_described")
-    """Attributes that a copy takes over besides state, groups and the last step."""
+    _COPIED: tuple[str, ...] = ("constraint", "reduce_loss", "capturable", "_warned", "_last_step")
+    """Attributes that are copied in addition to the state and the parameter groups."""
     _SHARED: tuple[str, ...] = ("bundle_size", "lower_bound")
     """Options that all parameter groups must have in common."""
 
@@ -68,16 +68,16 @@ class LossOptimizer(Optimizer):
         self.capturable = capturable
         self._warned: set[str] = set()
         self._loading: Mapping[str, Any] | None = None
-        self._start(defaults["bundle_size"], self._new_state(defaults["bundle_size"], 0))
+        self._reset(defaults["bundle_size"], self._new_state(defaults["bundle_size"], 0))
         self._is_projected = False
         super().__init__(params, {**defaults, "lower_bound": float(defaults["lower_bound"])})
         self._is_projected = self._project(self._all_params())
 
-    def _start(self, bundle_size: int, state: Any) -> None:
+    def _reset(self, bundle_size: int, state: Any) -> None:
         """Set the attributes that belong to the optimizer's state."""
-        state = state._replace(margin=math.inf)  # warn of future losses only
+        state = state._replace(margin=math.inf)  # warn only about future losses
         self._store = Store(state, max(bundle_size - 1, 1))
-        self._described: tuple[float, StepInfo] | None = None
+        self._last_step: tuple[float, StepInfo] | None = None
         self._is_evaluating = False
         self._observed = Observed()
         self._reported = int(state.dropped)
@@ -112,23 +112,23 @@ class LossOptimizer(Optimizer):
         if closure is not None and not callable(closure):
             raise ValueError(f"closure must be callable, got a {type(closure).__name__}: {_WAYS_TO_PASS_THE_LOSS}")
         if closure is None:
-            known = self._observed.total if loss is None else loss
-            if known is None:
+            value = self._observed.total if loss is None else loss
+            if value is None:
                 self._initialise_state()
                 return None
             self._check_training()
             if self._observed.total is not None:  # PyTorch 2.6 cannot compile assignments to an optimizer
                 self.forget_observed()
-            self._take_batch(known)
-            return known
+            self._take_batch(value)
+            return value
         self._check_training()
-        loss = self._evaluate(closure)
+        loss = self._call_closure(closure)
         if loss is None and not self._params_with_gradients():  # the closure skips the batch
             self._take_batch(math.nan)
             return None
         self._take_batch(loss)
         if self.same_batch:
-            self._stay_with_batch(closure, loss)
+            self._complete_on_batch(closure, loss)
         return loss
 
     # As for PyTorch's own optimizers. torch.compiler.disable would import the compiler.
@@ -176,22 +176,22 @@ class LossOptimizer(Optimizer):
     @property
     def last_step(self) -> StepInfo | None:
         """Description of the last completed update, or None. Reading it syncs if steps run on the device."""
-        state, info = self._wait()
-        if self._described is None or self._described[0] != state.updates:
+        state, info = self._sync()
+        if self._last_step is None or self._last_step[0] != state.updates:
             if info is None or not state.updates:
                 return None
-            self._described = state.updates, self._describe(info)
-        return self._described[1]
+            self._last_step = state.updates, self._describe(info)
+        return self._last_step[1]
 
     @property
     def dropped_batches(self) -> int:
         """Number of dropped batches: not finite or, for FreeBORAT, outliers. Syncs like :attr:`last_step`."""
-        return int(self._wait()[0].dropped)
+        return int(self._sync()[0].dropped)
 
     @property
     def zero_steps(self) -> int:
         """Number of updates with a step of length zero. Syncs like :attr:`last_step`."""
-        return int(self._wait()[0].zeros)
+        return int(self._sync()[0].zeros)
 
     # Defined by subclasses
 
@@ -234,19 +234,19 @@ class LossOptimizer(Optimizer):
         """Put the model back where gradients are measured, bit for bit."""
         raise NotImplementedError
 
-    def _stay_with_batch(self, closure: Callable[[], Loss], loss: Loss) -> None:
-        """Complete the bundle on the closure's batch, after its first piece."""
+    def _complete_on_batch(self, closure: Callable[[], Loss], loss: Loss) -> None:
+        """Measure the remaining pieces of the bundle on the closure's batch."""
         raise NotImplementedError
 
     def _check_group(self, group: Mapping[str, Any]) -> None:
-        """Raise an error for invalid options; schedulers may set learning rates and momenta at any time."""
+        """Raise an error for invalid options, which schedulers may set at any time."""
         raise NotImplementedError
 
     # One batch
 
     @torch.no_grad()
     def _take_batch(self, loss: Loss) -> None:
-        """Take the loss and the parameters' gradients; without any gradients, do nothing."""
+        """Process the loss and the gradients of a batch; without any gradients, do nothing."""
         check_loss(loss)
         params = self._params_with_gradients()
         if not params:
@@ -267,7 +267,7 @@ class LossOptimizer(Optimizer):
         if self._store.device is None:
             self._report(self._store.state)
 
-    def _evaluate(self, closure: Callable[[], Loss]) -> Loss:
+    def _call_closure(self, closure: Callable[[], Loss]) -> Loss:
         with torch.enable_grad():
             loss = closure()
         observed, self._observed = self._observed.total, Observed()
@@ -297,7 +297,7 @@ class LossOptimizer(Optimizer):
         """
         if self.capturable is False or self.same_batch or self.param_groups[0]["bundle_size"] > LIMIT:
             return False
-        excluded = _WITHOUT_FLOAT64 if self.capturable else (*_WITHOUT_FLOAT64, *_WITHOUT_WAITS)
+        excluded = _WITHOUT_FLOAT64 if self.capturable else (*_WITHOUT_FLOAT64, *_SYNCHRONOUS)
         params = self._all_params()
         return all(p.device.type not in excluded for p in params) and not any(map(sharding.is_sharded, params))
 
@@ -318,9 +318,9 @@ class LossOptimizer(Optimizer):
 
     # Warnings
 
-    def _wait(self) -> tuple[Any, Any]:
+    def _sync(self) -> tuple[Any, Any]:
         """Return the numbers on the host, after a device sync if they are on a device."""
-        state, info = self._store.wait()
+        state, info = self._store.sync()
         self._report(state)
         return state, info
 
@@ -360,9 +360,9 @@ class LossOptimizer(Optimizer):
         return [p for p in self._all_params() if p.grad is not None]
 
     def _find_parts(self, joining: Sequence[Tensor] = ()) -> list[Part]:
-        """Return the parameters that take part in the bundle, with those that join it by a batch's gradients.
+        """Return the parts of the parameters in the bundle; those with gradients join it if ``joining`` is not empty.
 
-        Waits for the numbers on a device if these are not the parameters of the batch before.
+        Syncs if the set of parameters has changed since the last batch.
         """
         device = self.param_groups[0]["params"][0].device if self._is_on_device() else None
         if self._store.device != device:
@@ -370,7 +370,7 @@ class LossOptimizer(Optimizer):
         if self._check_options() and joining and self._members.are_current(joining, self.state, device):
             return self._members.parts
         joined = self._members.joined
-        members = joined if joined and self._has_pieces(self._wait()[0]) else set()
+        members = joined if joined and self._has_pieces(self._sync()[0]) else set()
         slots = [
             self._members.slot(p, index, self.state[p], self._specs(group, self.state[p]))
             for index, group in enumerate(self.param_groups)
@@ -436,7 +436,7 @@ class LossOptimizer(Optimizer):
             raise ValueError(
                 f"state_dict must be a dict, as state_dict() returns it, got a {type(state_dict).__name__}"
             )
-        # Registered last: it must see what the user's hooks return.
+        # Registered last, so that it sees the state dict that the user's hooks return.
         hook = self.register_load_state_dict_pre_hook(_check_and_remember)
         try:
             super().load_state_dict(state_dict)
@@ -446,10 +446,10 @@ class LossOptimizer(Optimizer):
 
     def _plain_numbers(self) -> dict[str, Any]:
         """Return the numbers for a checkpoint; mark the parameters in the open bundle."""
-        state, _ = self._wait()
+        state, _ = self._sync()
         is_open = self._has_pieces(state)
-        for param, own in self.state.items():
-            own["active"] = int(is_open and param in self._members.joined)
+        for param, state_of_param in self.state.items():
+            state_of_param["active"] = int(is_open and param in self._members.joined)
         return checkpoint.to_plain(state, evaluating=int(self._is_evaluating))
 
     def _check_loaded(self, state_dict: dict[str, Any]) -> None:
@@ -461,13 +461,13 @@ class LossOptimizer(Optimizer):
         numbers = groups[0].get(checkpoint.NUMBERS)
         state = checkpoint.from_plain(template, numbers) if numbers else template
         _ = bool(numbers and numbers["evaluating"])
-        if self._has_pieces(state) and not any(own.get("active") for own in state_dict["state"].values()):
-            raise ValueError("state_dict must be whole, but the state of the parameters in its bundle is missing")
+        if self._has_pieces(state) and not any(x.get("active") for x in state_dict["state"].values()):
+            raise ValueError("state_dict must be complete, but the state of the parameters in its bundle is missing")
         saved = [(key, group) for group in groups for key in group["params"]]
         for index, ((key, group), param) in enumerate(zip(saved, self._all_params(), strict=False)):
-            own = state_dict["state"].get(key, {})
-            for spec in self._specs(group, own) if own else ():
-                checkpoint.check_tensor(spec, own, param, index)
+            saved_state = state_dict["state"].get(key, {})
+            for spec in self._specs(group, saved_state) if saved_state else ():
+                checkpoint.check_tensor(spec, saved_state, param, index)
 
     def __getstate__(self) -> dict[str, Any]:
         _ = self.last_step
@@ -486,11 +486,11 @@ class LossOptimizer(Optimizer):
         first = self.param_groups[0]
         numbers, size = first.pop(checkpoint.NUMBERS, None), first["bundle_size"]
         template = self._new_state(size, len(self.param_groups))
-        described = state.get("_described")
-        self._start(size, checkpoint.from_plain(template, numbers) if numbers else template)
-        self._described = described
+        last_step = state.get("_last_step")
+        self._reset(size, checkpoint.from_plain(template, numbers) if numbers else template)
+        self._last_step = last_step
         self._is_evaluating = bool(numbers and numbers["evaluating"])
-        self._members.joined = {p for p, own in self.state.items() if own.pop("active", 0)}
+        self._members.joined = {p for p, x in self.state.items() if x.pop("active", 0)}
 
     def __repr__(self) -> str:
         groups = self.param_groups
@@ -503,7 +503,7 @@ class LossOptimizer(Optimizer):
 
 
 def check_loss(loss: Any) -> None:
-    """Refuse a loss that is not one real number."""
+    """Raise an error unless the loss is a real number or a real tensor with one element."""
     if isinstance(loss, Tensor) and loss.numel() != 1:
         raise ValueError(f"loss must have one element, got a tensor of shape {tuple(loss.shape)}")
     if not isinstance(loss, (Tensor, float, Real)) or (isinstance(loss, Tensor) and loss.is_complex()):

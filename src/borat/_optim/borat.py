@@ -101,7 +101,7 @@ class BORAT(LossOptimizer):
     @property
     def bundle_position(self) -> int:
         """Number of pieces in the open bundle, ``0`` to ``bundle_size - 2``. Syncs like :attr:`last_step`."""
-        return int(self._wait()[0].position)
+        return int(self._sync()[0].position)
 
     @torch.no_grad()
     def flush(self) -> None:
@@ -123,7 +123,7 @@ class BORAT(LossOptimizer):
         n, pieces = store.state.position, max(groups[0]["bundle_size"] - 1, 1)
         is_capped = self._is_capped
         rates = [group["lr"] if is_capped else 1.0 for group in groups]
-        bound, lr = store.send(groups[0]["lower_bound"], *rates, scalars=1)
+        bound, lr = store.convert(groups[0]["lower_bound"], *rates, scalars=1)
 
         # 1. The row of the Gram matrix.
         shape = len(groups), pieces
@@ -131,7 +131,7 @@ class BORAT(LossOptimizer):
 
         # 2. and 3. The offset, and the dual over all pieces and the bound.
         largest = min([math.inf, *[part.largest for part, _ in batch]])
-        step = store.take(add_piece, loss, products, bound, lr, is_capped=is_capped, largest=largest)
+        step = store.update(add_piece, loss, products, bound, lr, is_capped=is_capped, largest=largest)
 
         # 4. The trial point for the next piece or, with the last one, the new centre.
         self._move(batch, step.coefficients, step.row, ok=step.ok, completes=step.completes)
@@ -143,11 +143,11 @@ class BORAT(LossOptimizer):
             vectors.move(by_group[part.group], row, ok=ok, completes=completes, momentum=momentum)
         self._project(self._all_params(), where=completes)
 
-    def _stay_with_batch(self, closure: Callable[[], Loss], loss: Loss) -> None:
+    def _complete_on_batch(self, closure: Callable[[], Loss], loss: Loss) -> None:
         try:
             dropped = self.dropped_batches
             while self.bundle_position and self.dropped_batches == dropped:
-                previous, loss = loss, self._evaluate(closure)
+                previous, loss = loss, self._call_closure(closure)
                 if loss is previous and isinstance(loss, Tensor):
                     raise ValueError(
                         "closure must compute a new loss and its gradients at each call for same_batch=True, "
@@ -169,7 +169,7 @@ class BORAT(LossOptimizer):
 
     @torch.no_grad()
     def _from_result(self, parts: list[Part]) -> None:
-        bundle: Bundle = self._wait()[0]
+        bundle: Bundle = self._sync()[0]
         coefficients = coefficients_of(bundle)
         for part in parts:
             vectors = part.load(with_gradients=False)
@@ -196,7 +196,7 @@ class BORAT(LossOptimizer):
 
     def _join(self, slots: list[Slot]) -> None:
         """Add parameters with zero gradients: the pieces so far do not depend on them."""
-        if self._members.joined and self._wait()[0].position:
+        if self._members.joined and self._sync()[0].position:
             for slot in slots:
                 slot.tensors["gradients"].zero_()
                 slot.tensors["centre"].copy_(slot.weights)

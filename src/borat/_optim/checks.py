@@ -12,7 +12,7 @@ from borat._checks import is_number
 
 
 def is_uncapped(lr: Any) -> bool:
-    """Return True if ``lr`` is infinite; tensors are always finite."""
+    """Return True if ``lr`` is infinite, which tensors must not be."""
     return not isinstance(lr, Tensor) and math.isinf(lr)
 
 

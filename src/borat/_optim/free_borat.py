@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class FreeBORAT(LossOptimizer):
     r"""Stochastic bundle method that needs no learning rate, no schedule and no lower bound of the loss.
 
-    Like :class:`borat.BORAT`, it exactly minimises, in the dual, a proximal problem whose model of the loss is the
-    maximum of a few linear pieces and a constant. The bundle *rolls*: each batch adds a piece, removes the oldest, and
+    Like :class:`borat.BORAT`, it solves a proximal problem exactly, by its dual. The model of the loss is the maximum
+    of a few linear pieces and a constant. The bundle *rolls*: each batch adds a piece, removes the oldest, and
     moves the centre. The metric is Adam's, the constant piece is a *target* below the loss, and the result is an
     average of the centres, as in Schedule-Free (Defazio et al., 2024).
 
@@ -55,12 +55,13 @@ class FreeBORAT(LossOptimizer):
 
     Args:
         params: parameters or parameter groups; each group may have its own ``lr`` and ``weight_decay``.
-        bundle_size: the number of pieces :math:`N`, the target included; at least 2, which needs the state of AdamW.
+        bundle_size: the number of pieces :math:`N`, the target included; at least 2, which needs as much state
+            as AdamW.
         lr: a factor on the step. Leave it at 1; it exists for schedulers and for trainers that expect it.
         betas: :math:`\beta_1`, the weight of the average in :math:`y` (also the warm-up of the target), and
             :math:`\beta_2`, the decay of the metric's running mean.
         aim: fraction in (0, 1] of the distance from the newest piece's value at the centre to the bound. If given, it
-            replaces 3.: the target is :math:`T = B + b_B (1 - \mathrm{aim} (1 - \beta_1^k))` and the cap
+            replaces item 3: the target is :math:`T = B + b_B (1 - \mathrm{aim} (1 - \beta_1^k))` and the cap
             :math:`\eta = b_B / \gamma` with :math:`b_B = \max(b - B, 0)`.
         lower_bound: a value :math:`B` that no batch's loss falls below. It is used only if ``aim`` is given.
         weight_decay: :math:`\lambda`, decoupled as in AdamW.
@@ -126,26 +127,26 @@ class FreeBORAT(LossOptimizer):
     def _update(self, loss: Loss, batch: Batch) -> None:
         store, groups, first = self._store, self.param_groups, self.param_groups[0]
         options = (*first["betas"], first["eps"], first["lower_bound"], *(group["lr"] for group in groups))
-        beta, beta2, eps, bound, lr = store.send(*options, scalars=4)
+        beta, beta2, eps, bound, lr = store.convert(*options, scalars=4)
 
-        # 1. The metric is computed within the products, and stored only once the batch is taken.
+        # 1. The metric. metric_products computes it and metric_move stores it, unless the batch is dropped.
         metric = Metric(metric_memory(beta2, store.state.batches), eps)
 
-        # 2., 3. and 4. All products are measured anew, as the metric is a new one; the target and the dual.
+        # 2., 3. and 4. The inner products, all of them because the metric has changed; the target and the dual.
         shape = len(groups), sum(columns(first["bundle_size"] - 1))
         products = "metric_products", metric
         loss, sums = store.measure(loss, batch, products, shape, self.process_group, self.reduce_loss)
         longest = min([math.inf, *[part.largest for part, _ in batch]])
         largest = math.inf if store.device is None else longest
-        step = store.take(roll, loss, sums, beta, bound, lr, aim=first["aim"], longest=longest, largest=largest)
+        step = store.update(roll, loss, sums, beta, bound, lr, aim=first["aim"], longest=longest, largest=largest)
 
-        # 5. and 6. The step, and its share in the average.
+        # 5. and 6. The step and the average.
         average = Average(step.pull, step.ratio, beta)
         is_constrained = self.constraint is not None
         coefficients, decay = list(step.coefficients), list(step.decay)
         for part, vectors in batch:
-            own = coefficients[part.group], decay[part.group] * groups[part.group]["weight_decay"]
-            vectors.metric_move(*own, average, step.row, ok=step.ok, is_constrained=is_constrained)
+            c, d = coefficients[part.group], decay[part.group] * groups[part.group]["weight_decay"]
+            vectors.metric_move(c, d, average, step.row, ok=step.ok, is_constrained=is_constrained)
         if is_constrained:
             try:
                 centres = [self.state.get(p, {}).get("centre", p) for p in self._all_params()]
@@ -158,8 +159,8 @@ class FreeBORAT(LossOptimizer):
 
     @torch.no_grad()
     def _to_result(self, parts: list[Part]) -> None:
-        """Set ``x = z + (y - z) / beta``. Keep ``y``, as rounding would not lead back to it."""
-        beta = float(self._wait()[0].beta)
+        """Set ``x = z + (y - z) / beta``. Store ``y``, which cannot be recovered exactly because of rounding."""
+        beta = float(self._sync()[0].beta)
         for part in parts:
             for slot, y in zip(part.slots, part.weights(), strict=True):
                 slot.keep_copy("y", y)
@@ -172,7 +173,7 @@ class FreeBORAT(LossOptimizer):
             if "y" in part.kept:
                 torch._foreach_copy_(part.weights(), part.kept["y"])
             else:  # a state dict saved while training, with weights saved at the result
-                torch._foreach_lerp_(part.weights(), part.kept["centre"], 1.0 - float(self._wait()[0].beta))
+                torch._foreach_lerp_(part.weights(), part.kept["centre"], 1.0 - float(self._sync()[0].beta))
             for slot in part.slots:
                 slot.state.pop("y", None)
 
@@ -188,7 +189,7 @@ class FreeBORAT(LossOptimizer):
         return describe_rolling(info)
 
     def _join(self, slots: list[Slot]) -> None:
-        """Let parameters join: they were at rest so far, and the pieces so far do not depend on them."""
+        """Add parameters at their current point: they have not moved yet, and no piece depends on them."""
         for slot in slots:
             slot.tensors["centre"].copy_(slot.weights)
 
@@ -197,7 +198,7 @@ class FreeBORAT(LossOptimizer):
 
     def _specs(self, group: Mapping[str, Any], state: Mapping[str, Any]) -> Sequence[TensorSpec]:
         specs = [TensorSpec("centre"), TensorSpec("rms", at_least_float32=True)]
-        if group["bundle_size"] > 2:  # the newest of the N - 1 gradients is the parameters' own
+        if group["bundle_size"] > 2:  # the newest of the N - 1 gradients is still in ``grad``
             specs.append(TensorSpec("gradients", rows=group["bundle_size"] - 2))
         return [*specs, TensorSpec("y")] if "y" in state else specs
 

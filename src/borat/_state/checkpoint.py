@@ -1,7 +1,7 @@
-"""State dicts: the numbers of an algorithm among the parameter groups, and checks of loaded states.
+"""State dicts: the numbers of an algorithm in the first parameter group, and checks of loaded states.
 
-Tensors are in the optimizer's state, as with any PyTorch optimizer. A state dict has the algorithm's numbers in its
-first parameter group, because PyTorch neither casts nor shares the contents of groups.
+Tensors are in the optimizer's state, as with any PyTorch optimizer. The algorithm's numbers are in the first parameter
+group of a state dict, because PyTorch copies the contents of groups and does not cast them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def from_plain(template: T, numbers: Mapping[str, Any]) -> T:
     """Return a state with the shapes of ``template`` from Python numbers and lists.
 
     Raises:
-        ValueError: if a number has another shape.
+        ValueError: if a number has the wrong shape.
     """
     values = []
-    for name, own in template._asdict().items():  # type: ignore[attr-defined]
-        value, shape = np.asarray(numbers[name], dtype=np.float64), np.shape(own)
+    for name, default in template._asdict().items():  # type: ignore[attr-defined]
+        value, shape = np.asarray(numbers[name], dtype=np.float64), np.shape(default)
         if value.shape != shape:
             raise ValueError(f"the bundle's {name} must have the shape {shape}, got {value.shape}")
-        values.append(value if shape else type(own)(value))
+        values.append(value if shape else type(default)(value))
     return template._make(values)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -50,7 +50,7 @@ def check_keys(state_dict: Mapping[str, Any], name: str, keys: set[str]) -> None
 
 
 def check_tensor(spec: TensorSpec, state: Mapping[str, Any], param: Tensor, index: int) -> None:
-    """Refuse a kept tensor that is missing or does not fit its parameter."""
+    """Raise an error if a tensor of the state is missing or does not fit its parameter."""
     tensor, shape = state.get(spec.key), spec.shape(param)
     if not isinstance(tensor, Tensor) or tuple(tensor.shape) != shape:
         found = tuple(tensor.shape) if isinstance(tensor, Tensor) else tensor

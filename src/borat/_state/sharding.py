@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_sharded(x: Tensor) -> TypeGuard[DTensor]:
-    """Return True if ``x`` is a DTensor, without importing the module of DTensors, which is slow."""
+    """Return True if ``x`` is a DTensor, without the slow import of the module of DTensors."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 
@@ -96,7 +96,7 @@ def whole(x: Tensor) -> Tensor:
 def discard_gathered_copies() -> None:
     """Make FSDP2 gather its parameters again before the next forward pass.
 
-    After a forward pass without a backward pass, FSDP2 may keep them gathered and not notice changes of the shards.
+    After a forward pass without a backward pass, FSDP2 may keep them gathered and ignore changes of the shards.
     """
     fsdp = sys.modules.get("torch.distributed.fsdp")
     states = sys.modules.get("torch.distributed._composable_state")

@@ -30,7 +30,7 @@ class TensorSpec(NamedTuple):
 
     key: str  # its name in the optimizer's state
     rows: int | None = None  # the number of stacked tensors, or None for a single one
-    at_least_float32: bool = False  # whether it has float32 if the parameter has less
+    at_least_float32: bool = False  # True to store it in float32 if the parameter has lower precision
 
     def dtype(self, param: Tensor) -> torch.dtype:
         return torch.promote_types(param.dtype, torch.float32) if self.at_least_float32 else param.dtype
@@ -109,7 +109,7 @@ class Slot:
         return torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
 
     def _fit(self, spec: TensorSpec) -> None:
-        """Give a tensor of the state the layout, dtype and device it should have; a loaded one may have others."""
+        """Convert a tensor of the state to the required layout, dtype and device, which a loaded one may not have."""
         tensor, dtype = self.state[spec.key], spec.dtype(self.param)
         plain = _plain(tensor)
         strides = self.layout if spec.rows is None else (self.size, *self.layout)
@@ -140,12 +140,12 @@ class Part:
         self._params = [slot.param for slot in slots]
         self._is_wrapped = first.is_wrapped
         self._layouts, self._sizes = [slot.layout for slot in slots], [slot.size for slot in slots]
-        kernels = not on_device and has_kernels_for(first.param.device, first.dtype) and self._are_runs(self.weights())
+        kernels = not on_device and has_kernels_for(first.param.device, first.dtype) and self._are_dense(self.weights())
         self._flat = None if kernels else Flat(slots, pieces)
         self.kept = {key: [slot.tensors[key] for slot in slots] for key in first.tensors}
         stacks = self.kept.pop("gradients", [])
         self.rows = [list(row) for row in zip(*(stack.unbind() for stack in stacks), strict=True)] if stacks else []
-        """The kept gradients, each as a list of tensors."""
+        """The stored gradients, each as a list of tensors."""
 
     def load(self, *, with_gradients: bool = True) -> Vectors:
         """Return the vectors of a batch; without gradients, for moves along stored gradients."""
@@ -153,7 +153,7 @@ class Part:
         if self._flat is not None:
             gradients = [slot.gradient() for slot in self.slots] if with_gradients else None
             return TorchVectors(self._flat, weights, gradients)
-        return CpuVectors(weights, self._runs_of_gradients() if with_gradients else None, self.rows, self.kept)
+        return CpuVectors(weights, self._dense_gradients() if with_gradients else None, self.rows, self.kept)
 
     def weights(self) -> list[Tensor]:
         return [slot.weights for slot in self.slots] if self._is_wrapped else self._params
@@ -162,17 +162,17 @@ class Part:
         """Return the number of processes that hold the same shards."""
         return sharding.holders(self.slots[0].param, processes)
 
-    def _runs_of_gradients(self) -> list[Tensor]:
+    def _dense_gradients(self) -> list[Tensor]:
         """Return the gradients if they have the layout of the state, otherwise copies that do."""
-        own: list[Any] = [param.grad for param in self._params]
-        if not self._is_wrapped and self._are_runs(own):
-            return own
+        gradients: list[Any] = [param.grad for param in self._params]
+        if not self._is_wrapped and self._are_dense(gradients):
+            return gradients
         return [
             torch.empty_strided(slot.weights.shape, slot.layout, dtype=slot.dtype).copy_(slot.gradient())
             for slot in self.slots
         ]
 
-    def _are_runs(self, tensors: Sequence[Any]) -> bool:
+    def _are_dense(self, tensors: Sequence[Any]) -> bool:
         """Return True if all tensors are in memory with the strides and dtype of the state.
 
         Tensor subclasses that override PyTorch's operations may have no memory, or memory that is not filled yet.
@@ -207,7 +207,7 @@ class Members:
         return slot
 
     def arrange(self, slots: list[Slot], pieces: int, device: torch.device | None) -> list[Part]:
-        """Group slots into parts, unless they are the same as before, with numbers on a device or on the host."""
+        """Group slots into parts; reuse those of the last batch if slots and device are the same."""
         if slots != self._arranged or self._device != device:
             groups: dict[Any, list[Slot]] = {}
             for slot in slots:
@@ -217,7 +217,7 @@ class Members:
         return self.parts
 
     def _remember(self, slots: list[Slot], device: torch.device | None) -> None:
-        """Remember what the parts are made for, to be compared with the next batch."""
+        """Store the properties that :meth:`are_current` compares with those of the next batch."""
         self._arranged, self._device = slots, device
         self._params = [slot.param for slot in slots]
         self._places = list(map(_place, self._params))
@@ -228,9 +228,9 @@ class Members:
         self._holders = [slot.state for slot in slots for _ in slot.originals]
 
     def are_current(self, params: Sequence[Tensor], states: Mapping[Tensor, dict[str, Any]], device: Any) -> bool:
-        """Return True if the parts are those of the parameters, and neither these nor their states were replaced.
+        """Return True if the parts are those of ``params``, and neither these nor their states were replaced.
 
-        They nearly always are, so that all are compared at once: one after the other would take a tenth of a step.
+        This is nearly always so. A loop over the slots would take a tenth of a step, hence the comparison of lists.
         """
         return (
             self._device == device
@@ -248,20 +248,20 @@ def _has_memory(kind: type) -> bool:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Return the elements of ``x`` on this process as real numbers, sharing its memory."""
+    """Return this process's shard of ``x`` as a tensor of real numbers, sharing its memory."""
     x = sharding.local(x)
     return torch.view_as_real(x) if x.is_complex() else x
 
 
 def _dense_strides(x: Tensor) -> tuple[int, ...]:
-    """Return the strides of a dense copy of ``x``: its own if it is dense itself."""
+    """Return the strides of a dense copy of ``x``, which are those of ``x`` if it is dense."""
     return torch.empty_like(x, device="meta").stride()
 
 
 def _zeros(param: Tensor, spec: TensorSpec) -> Tensor:
     if spec.rows is None:
         return torch.zeros_like(param, dtype=spec.dtype(param))
-    own = sharding.local(param)
-    size, strides = (spec.rows, *own.shape), (own.numel(), *_dense_strides(own))
+    shard = sharding.local(param)
+    size, strides = (spec.rows, *shard.shape), (shard.numel(), *_dense_strides(shard))
     rows = torch.empty_strided(size, strides, dtype=spec.dtype(param), device=param.device).zero_()
     return sharding.stacked(rows, param)

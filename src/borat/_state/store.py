@@ -26,7 +26,7 @@ Array = npt.NDArray[np.float64]
 
 
 def world_size(group: ProcessGroup | None) -> int:
-    """Return the number of processes in a group, or in all if it is None: 1 if nothing is distributed."""
+    """Return the number of processes in a group (all if None); 1 if ``torch.distributed`` is not initialised."""
     return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -50,10 +50,10 @@ class Store:
         self._pieces = pieces
         self._ops = host_ops(pieces)
         self._host: tuple[Any, Any] | None = None
-        self._sent: tuple[tuple[Any, ...], Tensor] = ((), torch.empty(0))
+        self._converted: tuple[tuple[Any, ...], Tensor] = ((), torch.empty(0))
 
-    def take(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Update the state by a function of the algorithm; return the step."""
+    def update(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Apply a function of the algorithm to the state, and return the step."""
         if self.device is None:
             with np.errstate(all="ignore"):  # batches that are not finite are dropped
                 self.state, info, step = function(self._ops, self.state, *args, **options)
@@ -88,10 +88,10 @@ class Store:
 
         Args:
             batch: the parameters and their vectors.
-            products: the name of the vectors' operation that measures the products, and its argument.
-            shape: the numbers of parameter groups and of products.
+            products: the vector operation that computes the products, by name, and its argument.
+            shape: number of parameter groups, and of products for each.
             group: the processes that train together; None for all.
-            reduce_loss: whether to average the loss over them.
+            reduce_loss: True to average the loss over them.
         """
         count = world_size(group)
         if count > 1 and not reduce_loss and not any(part.is_sharded for part, _ in batch):
@@ -111,7 +111,7 @@ class Store:
             return float(loss), by_group
         value, *sums = self._total(loss, batch, found, shape, count, group).tolist()
         if math.isfinite(value) and not all(map(math.isfinite, sums)):
-            # A gradient with large entries may overflow float32 although it is finite: then once more in float64.
+            # Products of finite gradients with large entries may overflow float32: compute them again in float64.
             found = [
                 x if isinstance(x, np.ndarray) else getattr(vectors, name)(argument, in_float64=True)
                 for x, (_, vectors) in zip(found, batch, strict=True)
@@ -129,23 +129,23 @@ class Store:
         sums = [torch.zeros(columns, dtype=torch.float64, device=device)] * groups
         for (part, _), x in zip(batch, tensors, strict=True):
             sums[part.group] = sums[part.group] + x.to(device) / (part.holders(count) if count > 1 else 1)
-        # A loss that is averaged already is the same on all processes, so that its mean does not change it.
+        # A loss that is already averaged is the same on all processes, so averaging it again changes nothing.
         numbers = torch.cat(((_number(loss, device) / count).reshape(1), *sums))
         if count > 1:
             dist.all_reduce(numbers, group=group)
         return numbers
 
-    def send(self, *values: Loss, scalars: int) -> Any:
+    def convert(self, *values: Loss, scalars: int) -> Any:
         """Convert options to the kind of number in use: the first ``scalars`` as scalars, the others as one vector."""
         if self.device is None:
             numbers = [float(x) for x in values]
             return *numbers[:scalars], np.array(numbers[scalars:])
-        if any(isinstance(x, Tensor) for x in values) or values != self._sent[0]:
-            self._sent = values, torch.stack([_number(x, self.device) for x in values])
-        first, rest = self._sent[1].split_with_sizes((scalars, len(values) - scalars))
+        if any(isinstance(x, Tensor) for x in values) or values != self._converted[0]:
+            self._converted = values, torch.stack([_number(x, self.device) for x in values])
+        first, rest = self._converted[1].split_with_sizes((scalars, len(values) - scalars))
         return *first.unbind(), rest
 
-    def wait(self) -> tuple[Any, Any]:
+    def sync(self) -> tuple[Any, Any]:
         """Return state and description as numbers on the host, after a device sync if they are on a device."""
         if self.device is None:
             return self.state, self.info
@@ -161,7 +161,7 @@ class Store:
 
     def move_to(self, device: torch.device | None) -> None:
         """Move the numbers to a device, or to the host if it is None."""
-        self.state, self.info = self.wait()
+        self.state, self.info = self.sync()
         self.device, self._host = device, None
         self._ops = host_ops(self._pieces) if device is None else torch_ops(self._pieces, device)
         if device is not None:

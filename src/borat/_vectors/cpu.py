@@ -70,9 +70,9 @@ class CpuVectors:
 
     Args:
         weights: the parameters.
-        gradients: their gradients; None for moves along the kept ones.
-        rows: the kept gradients.
-        kept: what else is kept.
+        gradients: their gradients; None for moves along stored gradients only.
+        rows: the stored gradients.
+        kept: the other vectors of the state, by name.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ class _Place(NamedTuple):
 
 
 class Flat:
-    """The state of several slots as vectors; the slots get views of them.
+    """The state of several slots as long vectors; the tensors of the slots become views of them.
 
     Args:
         slots: slots of the same parameter group, device and dtype.
@@ -78,18 +78,19 @@ class Flat:
         self.kept: dict[str, Tensor] = {}
         for key, tensor in first.tensors.items():
             if key == "gradients":
-                self._take_over(slots, key, self.rows.narrow(0, 0, pieces - 1))
+                self._move_state(slots, key, self.rows.narrow(0, 0, pieces - 1))
             else:
                 self.kept[key] = self.rows.new_empty(sum(self._sizes), dtype=tensor.dtype)
-                self._take_over(slots, key, self.kept[key])
+                self._move_state(slots, key, self.kept[key])
 
-    def _take_over(self, slots: Sequence[Any], key: str, target: Tensor) -> None:
+    def _move_state(self, slots: Sequence[Any], key: str, target: Tensor) -> None:
+        """Copy a tensor of each slot to the target, and replace it by a view of the target."""
         chunks = target.split_with_sizes(self._sizes, dim=-1)
         for slot, place, chunk in zip(slots, self._places, chunks, strict=True):
             if place.size:  # an empty tensor may have strides that cannot be viewed as complex
-                own = slot.tensors[key]
-                view = chunk.as_strided(own.shape, (*chunk.stride()[:-1], *slot.layout))
-                slot.replace(key, view.copy_(own))
+                old = slot.tensors[key]
+                view = chunk.as_strided(old.shape, (*chunk.stride()[:-1], *slot.layout))
+                slot.replace(key, view.copy_(old))
 
     def shaped(self, vector: Tensor) -> list[Tensor]:
         """Return views of a vector in the shapes of the parameters."""
@@ -106,7 +107,7 @@ class Flat:
         """Return coefficients of the rows as a vector."""
         if isinstance(values, Tensor):
             return values.to(self.device, self.sum_dtype)
-        # A short gradient has a coefficient that float32 may not hold, although it holds their product.
+        # The coefficient of a short gradient may overflow float32 although their product does not.
         dtype = torch.float64 if max(map(abs, values)) > _LARGE else self.sum_dtype
         return torch.stack([self.number(float(x)) for x in values]).to(dtype)
 
@@ -117,20 +118,20 @@ class TorchVectors:
     Args:
         flat: the state.
         weights: the parameters.
-        gradients: their gradients; None for moves along the kept ones.
+        gradients: their gradients; None for moves along stored gradients only.
     """
 
     def __init__(self, flat: Flat, weights: list[Tensor], gradients: list[Tensor] | None) -> None:
         self._flat, self._params = flat, weights
         self._has_gradients = gradients is not None
         self._weights = flat.rows.new_empty(flat.rows.shape[-1])
-        own, targets = [*weights, *(gradients or [])], flat.shaped(self._weights)
+        sources, targets = [*weights, *(gradients or [])], flat.shaped(self._weights)
         if gradients is not None:
             targets += flat.shaped(flat.rows.select(0, len(flat.rows) - 1))
-        torch._foreach_copy_(targets, own)
+        torch._foreach_copy_(targets, sources)
 
     def gram_row(self, n: Number, *, in_float64: bool = False) -> Tensor:
-        """Return ``<g, g_k>`` for the kept gradients ``k < n``, then ``<g, g>``; later entries are arbitrary."""
+        """Return ``<g, g_k>`` for the stored gradients ``k < n``, then ``<g, g>``; later entries are arbitrary."""
         return _gram_row(self._flat.rows, self._flat.number(n), _dtype(self._flat, in_float64))
 
     def move(self, coefficients: Any, row: Number, *, ok: Any, completes: Any, momentum: float) -> None:

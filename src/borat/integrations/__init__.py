@@ -37,11 +37,11 @@ def unwrap(optimizer: Any) -> LossOptimizer:
     return optimizer
 
 
-def warn_of_clipping(argument: str, value: float | None, optimizers: Sequence[Any]) -> None:
+def warn_about_clipping(argument: str, value: float | None, optimizers: Sequence[Any]) -> None:
     """Warn that clipped gradients with unclipped losses make the steps of BORAT and ALI-G too long."""
     if value and not all(isinstance(optimizer, FreeBORAT) for optimizer in optimizers):
         warnings.warn(
-            f"{argument}={value:g} clips the gradients, but BORAT and ALIG need the gradients of the loss that they"
-            " get: their steps become too long. Turn the clipping off; the steps are bounded without it.",
+            f"{argument}={value:g} clips the gradients, which makes the steps of BORAT and ALIG too long: they are "
+            "computed from the loss and its exact gradient. Turn clipping off; the steps are bounded without it.",
             stacklevel=4,
         )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from borat import FreeBORAT
-from borat.integrations import unwrap, warn_of_clipping
+from borat.integrations import unwrap, warn_about_clipping
 from borat.integrations.result import ResultPoint
 
 __all__ = ["BoratMixin", "BoratTrainer"]
@@ -40,7 +40,7 @@ class _ToResult(TrainerCallback):
         unwrap(kwargs["optimizer"]).forget_observed()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._trainer._result.reach()
+        self._trainer._result.eval()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure here and not in ``on_train_end``, when the best model may have been loaded."""
@@ -66,15 +66,15 @@ class BoratMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        warn_of_clipping("max_grad_norm", self.args.max_grad_norm, [self.optimizer])
+        warn_about_clipping("max_grad_norm", self.args.max_grad_norm, [self.optimizer])
         self._result = ResultPoint()
         self.add_callback(_ToResult(self))
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        self._result.leave()
+        self._result.train()
         loss: Tensor = super().training_step(model, inputs, *args, **kwargs)
         unwrap(self.optimizer).observe(loss)
-        self._result.remember(inputs)
+        self._result.store(inputs)
         return loss
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -82,12 +82,12 @@ class BoratMixin(Trainer if TYPE_CHECKING else object):  # type: ignore[misc]
         return super().evaluation_loop(*args, **kwargs)
 
     def _start(self, model: nn.Module, optimizer: Any) -> None:
-        ours = unwrap(optimizer)
-        if self.args.weight_decay and not isinstance(ours, FreeBORAT):
+        inner = unwrap(optimizer)
+        if self.args.weight_decay and not isinstance(inner, FreeBORAT):
             raise ValueError(
                 f"weight_decay must be 0 with BORAT, got {self.args.weight_decay:g}: pass a constraint to the optimizer"
             )
-        self._result = ResultPoint(model, [ours], self._run, self.compute_loss_context_manager)
+        self._result = ResultPoint(model, [inner], self._run, self.compute_loss_context_manager)
 
     def _run(self, model: nn.Module, inputs: dict[str, Any]) -> None:
         self.compute_loss(model, self._prepare_inputs({**inputs}))

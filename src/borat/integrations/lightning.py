@@ -19,7 +19,7 @@ from torch import Tensor
 from borat import FreeBORAT
 from borat._checks import check_count
 from borat._optim.base import LossOptimizer
-from borat.integrations import unwrap, warn_of_clipping
+from borat.integrations import unwrap, warn_about_clipping
 from borat.integrations.result import Forward, ResultPoint, has_statistics
 
 __all__ = ["BoratCallback"]
@@ -65,10 +65,10 @@ class BoratCallback(Callback):
         self._result = ResultPoint(pl_module, optimizers, self._forward, around, self._count)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        warn_of_clipping("gradient_clip_val", trainer.gradient_clip_val, _optimizers(trainer))
+        warn_about_clipping("gradient_clip_val", trainer.gradient_clip_val, _optimizers(trainer))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._result.leave()
+        self._result.train()
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         if pl_module.automatic_optimization:
@@ -77,8 +77,8 @@ class BoratCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self._result.remember(batch)
-        self._result.reach()
+        self._result.store(batch)
+        self._result.eval()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._result.measure()
@@ -86,10 +86,10 @@ class BoratCallback(Callback):
     # on_train_batch_end is not called for a batch that is skipped or interrupted.
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._result.reach()
+        self._result.eval()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._result.reach()
+        self._result.eval()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._result.measure()
@@ -100,8 +100,8 @@ class BoratCallback(Callback):
     def _check_forward(self, pl_module: LightningModule) -> None:
         if self._forward is None and type(pl_module).forward is LightningModule.forward:
             raise ValueError(
-                f"forward must be given: {type(pl_module).__name__} has no forward method, but BatchNorm layers, whose "
-                "statistics are measured at FreeBORAT's result; for example "
+                f"forward must be given: {type(pl_module).__name__} has no forward method, which is needed to measure "
+                "the statistics of its BatchNorm layers at FreeBORAT's result; for example "
                 "BoratCallback(forward=lambda module, batch: module.net(batch[0]))"
             )
 

@@ -50,18 +50,18 @@ class ResultPoint:
         self._is_due = False
         self._hook: RemovableHandle | None = None
 
-    def remember(self, batch: Any) -> None:
+    def store(self, batch: Any) -> None:
         """Store a training batch."""
         self._batches.append(batch)
 
-    def leave(self) -> None:
+    def train(self) -> None:
         """Move the model to the point where gradients are measured."""
         self._remove_hook()
         self._is_due = True
         for optimizer in self._optimizers:
             optimizer.train()
 
-    def reach(self) -> None:
+    def eval(self) -> None:
         """Move the model to the result; measure its statistics when it is saved."""
         for optimizer in self._optimizers:
             optimizer.eval()

@@ -98,7 +98,7 @@ def test_bench_prints_and_writes_its_tables(tmp_path):
     page = (tmp_path / "bench.md").read_text(encoding="utf-8")
     for word in ("SGD (fused)", "AdamW (fused)", "BORAT, N = 10", "FreeBORAT, N = 3", "Prodigy", "quadprog", "PyTorch"):
         assert word in page
-    assert "Operations of a step on the device, of 60 tensors" in page
+    assert "Operations of a step on the device, for 60 tensors" in page
     if find_spec("optax"):
         for word in ("In JAX, MLP", "optax.adamw", "optax.contrib.schedule_free_adamw", "free_borat, N = 3"):
             assert word in page

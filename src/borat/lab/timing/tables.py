@@ -16,6 +16,11 @@ from borat.lab.timing.shapes import shape_summary
 
 REFERENCES = {"/ fused SGD": "SGD (fused)", "/ default SGD": "SGD", "/ fused AdamW": "AdamW (fused)"}
 JAX_REFERENCES = {f"/ {BASE}": BASE}
+INTRODUCTION = """\
+Cost of an optimizer step, without the forward and backward passes. Times are medians. A column such as "/ fused SGD"
+has the ratio to the time of that optimizer, "dual's share" is the part of the time that the dual takes, and
+"state / parameters" is the size of the optimizer's state relative to that of the parameters. N is the bundle size.
+"""
 
 
 def tables(
@@ -33,7 +38,7 @@ def tables(
     return [
         *_cost_tables(costs, "", REFERENCES),
         Table("The dual", ("pieces", "solve_dual, µs", "quadprog, µs"), times),
-        Table(f"Operations of a step on the device, of {TENSORS} tensors", head, operations),
+        Table(f"Operations of a step on the device, for {TENSORS} tensors", head, operations),
         Table("Kernels of a compiled step on the device", ("optimizer", "generated kernels"), counts),
         *_cost_tables(in_jax, "In JAX, ", JAX_REFERENCES),
     ]
@@ -59,5 +64,5 @@ def _cost_tables(costs: Sequence[OptimizerCost], title: str, references: Mapping
 
 def write(path: Path, shown: Sequence[Table], command: str) -> None:
     """Write the tables as Markdown."""
-    intro = ["# Benchmark\n", f"`{command}` on {date.today().isoformat()}. {machine()}\n"]
-    write_text(path, "\n".join([*intro, *(table.as_markdown() for table in shown)]))
+    source = f"Measured by `{command}` on {date.today().isoformat()}: {machine()}.\n"
+    write_text(path, "\n".join(["# Benchmarks\n", INTRODUCTION, source, *(table.as_markdown() for table in shown)]))
