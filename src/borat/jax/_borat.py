@@ -24,7 +24,7 @@ from borat.jax._arguments import (
     is_masked,
     mean_loss,
 )
-from borat.jax._numbers import as_arrays, jax_ops, take
+from borat.jax._numbers import as_arrays, jax_ops, stack, take
 
 
 class BoratState(NamedTuple):
@@ -115,7 +115,8 @@ def borat(
 
         # 1. The row of the Gram matrix, with a parameter group for each array.
         n = state.numbers.position
-        row = jnp.stack([vectors.gram_row(old, new, n) for *old, new in gradients])
+        sums = stack([vectors.gram_row(old, new) for *old, new in gradients])
+        row = jnp.where(jnp.arange(pieces) < n, sums, sums[:, -1:])  # later entries are ignored
 
         # 2. and 3. The offset, and the dual over all pieces and the bound.
         loss, options = mean_loss(value, axis_name), {"is_capped": is_capped, "largest": vectors.longest_step(weights)}
