@@ -19,6 +19,7 @@ from borat.jax._arguments import (
     by_leaf,
     check_common,
     check_number,
+    check_params,
     find_states,
     flatten,
     is_masked,
@@ -92,6 +93,8 @@ def borat(
     pieces = max(bundle_size - 1, 1)
 
     def init(params: Params) -> BoratState:
+        check_params("borat", params)
+
         def zeros() -> Params:
             return jax.tree.map(jnp.zeros_like, params)
 
@@ -106,10 +109,10 @@ def borat(
     def update(
         grads: Params, state: BoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, BoratState]:
-        weights, tree = flatten("borat", params, value)
+        weights, g, tree = flatten("borat", grads, state, BoratState, params, value)
         if not weights:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
-        g, *rows = (tree.flatten_up_to(x) for x in (grads, *state.gradients))
+        rows = [tree.flatten_up_to(x) for x in state.gradients]
         gradients = list(zip(*rows, g, strict=True))
         lr = by_leaf(at_step(learning_rate, state.count) if is_capped else 1.0, params)
 

@@ -20,6 +20,7 @@ from borat.jax._arguments import (
     by_leaf,
     check_common,
     check_number,
+    check_params,
     find_states,
     flatten,
     is_masked,
@@ -103,6 +104,7 @@ def free_borat(
     decays = not is_number(weight_decay) or weight_decay > 0.0
 
     def init(params: Params) -> FreeBoratState:
+        check_params("free_borat", params)
         return FreeBoratState(
             count=jnp.zeros((), jnp.int32),
             numbers=as_arrays(new_rolling(bundle_size)),
@@ -114,11 +116,10 @@ def free_borat(
     def update(
         grads: Params, state: FreeBoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, FreeBoratState]:
-        y, tree = flatten("free_borat", params, value)
+        y, g, tree = flatten("free_borat", grads, state, FreeBoratState, params, value)
         if not y:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
-
-        g, z, rms, *rows = (tree.flatten_up_to(x) for x in (grads, state.centre, state.rms, *state.gradients))
+        z, rms, *rows = (tree.flatten_up_to(x) for x in (state.centre, state.rms, *state.gradients))
         pieces = list(zip(*rows, g, strict=True))
         lr = by_leaf(at_step(learning_rate, state.count), params)
 

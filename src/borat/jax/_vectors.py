@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array, custom_jvp, lax
 
 from borat.jax._numbers import number_type
 
@@ -28,7 +29,7 @@ _MINOR = 64
 
 def precise_type(x: Array) -> Any:
     """Return the dtype of sums of an array's elements: at least float32."""
-    return jnp.promote_types(x.dtype, jnp.float32)
+    return jnp.promote_types(jnp.result_type(x), jnp.float32)
 
 
 def longest_step(params: Sequence[Array]) -> float:
@@ -130,8 +131,7 @@ def _sums(function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> 
         if first.shape[0] % _ROWS == 0:
             arrays = [x.reshape(-1, _ROWS, *x.shape[1:]) for x in arrays]
     terms = function(*arrays)
-    zeros = (jnp.zeros((), first.dtype),) * len(terms)
-    sums = lax.reduce(tuple(terms), zeros, _add, tuple(axes))
+    sums = _reduce(tuple(axes), *terms)
     return _sums(lambda *x: x, sums) if sums[0].ndim else [x.astype(number_type()) for x in sums]
 
 
@@ -140,8 +140,17 @@ def _widen(x: Array) -> Array:
     axis = max(x.ndim - 1, 0)
     while axis and math.prod(x.shape[axis:]) < _MINOR:
         axis -= 1
-    return x.reshape(*x.shape[:axis], -1)
+    return x.reshape(*x.shape[:axis], math.prod(x.shape[axis:]))
 
 
-def _add(x: Sequence[Array], y: Sequence[Array]) -> tuple[Array, ...]:
-    return tuple(a + b for a, b in zip(x, y, strict=True))
+@partial(custom_jvp, nondiff_argnums=(0,))
+def _reduce(axes: tuple[int, ...], *terms: Array) -> tuple[Array, ...]:
+    """Return the sums of some arrays over some axes, in one pass."""
+    zeros = tuple(jnp.zeros((), x.dtype) for x in terms)
+    return tuple(lax.reduce(terms, zeros, lambda x, y: tuple(a + b for a, b in zip(x, y, strict=True)), axes))
+
+
+@_reduce.defjvp
+def _reduce_jvp(axes: tuple[int, ...], terms: Any, tangents: Any) -> tuple[Any, Any]:
+    """Differentiate the sums: JAX does not know that a reduction of several arrays is linear."""
+    return _reduce(axes, *terms), tuple(x.sum(axes) for x in tangents)
