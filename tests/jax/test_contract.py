@@ -19,7 +19,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec  # noqa: E402
 
 from borat.jax import BoratState, alig, borat, borat_eval_params, free_borat, free_borat_eval_params  # noqa: E402
 
-METHODS = {"free_borat": free_borat, "borat": partial(borat, 0.5), "alig": partial(alig, 0.5)}
+METHODS = {
+    "free_borat": free_borat,
+    "borat": partial(borat, learning_rate=0.5),
+    "alig": partial(alig, learning_rate=0.5),
+}
 over_methods = pytest.mark.parametrize("make", METHODS.values(), ids=METHODS)
 
 PARAMS = {"w": jnp.array([[-1.0, 10.0], [1.0, 0.5]]), "b": jnp.array([3.0, -2.0, 0.0])}
@@ -245,12 +249,57 @@ def test_a_square_that_overflows_drops_the_batch():
     assert (int(state.numbers.dropped), float(state.rms.max())) == (1, 0.0)
 
 
-def test_sums_are_accurate():
-    """A vector so long that a sum in float32, element after element, would lose a thousandth."""
-    g = jnp.full((1 << 12, 1 << 12), 0.1)
+@pytest.mark.parametrize(
+    "shape", [(1 << 12, 1 << 12), (1 << 24,), ((1 << 24) + 5,), (8192, 300), (1001, 4099), (64, 64, 3, 3)]
+)
+def test_sums_are_accurate(shape):
+    """Arrays so large that a sum in float32, element after element, would lose a thousandth."""
+    g = jnp.full(shape, 0.1)
     tx = borat(bundle_size=2)
     _, state = jax.jit(tx.update)(g, tx.init(g), g, value=1.0)
     assert float(state.numbers.gram[0, 0, 0]) == pytest.approx(0.01 * g.size, rel=1e-5)
+
+
+def test_a_step_replaces_arrays_in_place():
+    """Beside the parameters, which are donated, a step needs one array for the step, and the sums of blocks."""
+    tx, params = free_borat(), jnp.zeros((1024, 1024))
+    step = jax.jit(step_of(tx, lambda x, g: (x * g).sum()), donate_argnums=(0, 1))
+    compiled = step.lower(params, tx.init(params), params).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 1.5 * params.nbytes
+
+
+def test_trees_of_unusual_leaves():
+    """Numbers, arrays without elements, None and several dtypes, each of which stays."""
+    params = {"x": jnp.ones(()), "none": None, "empty": jnp.zeros((2, 0, 3000)), "half": jnp.ones(3, jnp.bfloat16)}
+    for make in METHODS.values():
+        tx = make()
+        updates, _ = jax.jit(partial(tx.update, value=1.0))(params, tx.init(params), params)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), updates) == jax.tree.map(lambda x: (x.shape, x.dtype), params)
+        assert float(updates["x"]) < 0.0
+        assert make().update({}, make().init({}), {}, value=1.0)[0] == {}
+        number = {"x": 1.0, "array": np.ones(3)}  # float64, without a warning
+        assert float(tx.update(number, tx.init(number), number, value=1.0)[0]["x"]) < 0.0
+
+
+@over_methods
+def test_updates_are_differentiable(make):
+    """As for hyperparameters that are learned by gradients."""
+
+    def loss_after_steps(lr):
+        tx, params = make(learning_rate=lr), jnp.array([1.0, -2.0, 0.5])
+        state = tx.init(params)
+        for _ in range(3):
+            params, state = step_of(tx, quartic)(params, state)
+        return quartic(params)
+
+    with jax.enable_x64(True):  # else differences are too coarse
+        slope = (loss_after_steps(1e-4 + 1e-9) - loss_after_steps(1e-4 - 1e-9)) / 2e-9
+        assert float(jax.grad(loss_after_steps)(1e-4)) == pytest.approx(float(slope), rel=1e-5)
+        assert float(slope) < 0.0
+
+
+def quartic(x):
+    return jnp.sum(x**4)
 
 
 @over_methods
@@ -352,8 +401,24 @@ def test_a_missing_loss_is_explained(make):
         tx.update(PARAMS, state, value=1.0)
     with pytest.raises(ValueError, match=r"value must be a number or an array without dimensions, got shape \(2,\)"):
         tx.update(PARAMS, state, PARAMS, value=jnp.ones(2))
-    with pytest.raises(ValueError, match="real parameters: split complex ones"):
-        tx.update(PARAMS, state, jax.tree.map(lambda x: 1j * x, PARAMS), value=1.0)
+    for bad, dtype in ((1j * PARAMS["w"], "complex64"), (jnp.arange(4), "int32"), (jax.random.key(0), "key<fry>")):
+        for call in (tx.init, lambda params: tx.update(PARAMS, state, params, value=1.0)):
+            with pytest.raises(ValueError, match=rf"got {dtype} at params\['w'\]: split complex arrays into two"):
+                call({**PARAMS, "w": bad})
+
+
+@over_methods
+def test_arguments_that_do_not_fit_are_named(make):
+    tx = make()
+    state = tx.init(PARAMS)
+    for bad, got in ((None, "None"), (jnp.ones(()), r"shape \(\)")):
+        with pytest.raises(ValueError, match=rf"grads\['b'\] must have the shape \(3,\) of the parameter, got {got}"):
+            tx.update({**PARAMS, "b": bad}, state, PARAMS, value=1.0)
+    for value in ("0.1", (1.0, {"accuracy": 0.5}), 1j):
+        with pytest.raises(ValueError, match="value must be a real number or an array without dimensions, got"):
+            tx.update(PARAMS, state, PARAMS, value=value)
+    with pytest.raises(ValueError, match=r"state must be a \w+State, got a dict"):
+        tx.update(PARAMS, {"count": 0}, PARAMS, value=1.0)
 
 
 @pytest.mark.parametrize(

@@ -64,25 +64,49 @@ def at_step(learning_rate: Any, count: Array) -> Option:
 # The batch
 
 
-def flatten(name: str, params: Params | None, value: Any) -> tuple[list[Array], Any]:
-    """Return the arrays of the parameters and the structure of their tree.
+def check_params(name: str, params: Params) -> None:
+    """Raise an error for parameters that are complex, or no floating-point numbers of at least 16 bits."""
+    for path, x in jax.tree.leaves_with_path(params):
+        dtype = getattr(x, "dtype", type(x).__name__)
+        if str(dtype) not in ("float", "float16", "bfloat16", "float32", "float64"):
+            raise ValueError(
+                f"{name} needs real parameters of float16, bfloat16, float32 or float64, got {dtype} at "
+                f"params{jax.tree_util.keystr(path)}: split complex arrays into two, "
+                "and leave out others with optax.masked"
+            )
+
+
+def flatten(
+    name: str, grads: Params, state: Any, kind: type, params: Params | None, value: Any
+) -> tuple[list[Array], list[Array], Any]:
+    """Return the arrays of the parameters and of the gradients, and the structure of their tree.
 
     Raises:
-        ValueError: if parameters or loss are missing or complex, or if the loss is not one number.
+        ValueError: if an argument is missing, has the wrong type, or does not fit the parameters.
     """
+    usage = "call update(grads, state, params, value=loss)"
     if params is None:
-        raise ValueError(f"{name} needs the parameters: call update(grads, state, params, value=loss)")
+        raise ValueError(f"{name} needs the parameters: {usage}")
     if value is None:
         raise ValueError(
-            f"{name} needs the loss of the batch: call update(grads, state, params, value=loss). Transformations of "
+            f"{name} needs the loss of the batch: {usage}. Transformations of "
             "Optax such as chain pass it on; if a training loop calls update for you, it must pass it, too"
         )
+    if not isinstance(state, kind):
+        raise ValueError(f"state must be a {kind.__name__}, got a {type(state).__name__}: {usage}")
+    if not isinstance(value, (int, float, np.generic, np.ndarray, jax.Array)) or jnp.iscomplexobj(value):
+        raise ValueError(f"value must be a real number or an array without dimensions, got {value!r}")
     if jnp.ndim(value):
         raise ValueError(f"value must be a number or an array without dimensions, got shape {jnp.shape(value)}")
-    if jnp.iscomplexobj(value) or any(map(jnp.iscomplexobj, jax.tree.leaves(params))):
-        raise ValueError(f"{name} needs a real loss and real parameters: split complex ones into two arrays")
-    leaves, tree = jax.tree.flatten(params)
-    return leaves, tree
+    check_params(name, params)
+    tree: Any = jax.tree.structure(params)
+    gradients = tree.flatten_up_to(grads)
+    for (path, x), g in zip(jax.tree.leaves_with_path(params), gradients, strict=True):
+        if g is None or jnp.shape(g) != jnp.shape(x):
+            got = "None" if g is None else f"shape {jnp.shape(g)}"
+            place = jax.tree_util.keystr(path)
+            raise ValueError(f"grads{place} must have the shape {jnp.shape(x)} of the parameter, got {got}")
+    return [jnp.asarray(x) for x in jax.tree.leaves(params)], [jnp.asarray(g) for g in gradients], tree
 
 
 def mean_loss(value: Any, axis_name: Any) -> Array:

@@ -19,12 +19,13 @@ from borat.jax._arguments import (
     by_leaf,
     check_common,
     check_number,
+    check_params,
     find_states,
     flatten,
     is_masked,
     mean_loss,
 )
-from borat.jax._numbers import as_arrays, jax_ops, take
+from borat.jax._numbers import as_arrays, jax_ops, stack, take
 
 
 class BoratState(NamedTuple):
@@ -92,6 +93,8 @@ def borat(
     pieces = max(bundle_size - 1, 1)
 
     def init(params: Params) -> BoratState:
+        check_params("borat", params)
+
         def zeros() -> Params:
             return jax.tree.map(jnp.zeros_like, params)
 
@@ -106,16 +109,17 @@ def borat(
     def update(
         grads: Params, state: BoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, BoratState]:
-        weights, tree = flatten("borat", params, value)
+        weights, g, tree = flatten("borat", grads, state, BoratState, params, value)
         if not weights:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
-        g, *rows = (tree.flatten_up_to(x) for x in (grads, *state.gradients))
+        rows = [tree.flatten_up_to(x) for x in state.gradients]
         gradients = list(zip(*rows, g, strict=True))
         lr = by_leaf(at_step(learning_rate, state.count) if is_capped else 1.0, params)
 
         # 1. The row of the Gram matrix, with a parameter group for each array.
         n = state.numbers.position
-        row = jnp.stack([vectors.gram_row(old, new, n) for *old, new in gradients])
+        sums = stack([vectors.gram_row(old, new) for *old, new in gradients])
+        row = jnp.where(jnp.arange(pieces) < n, sums, sums[:, -1:])  # later entries are ignored
 
         # 2. and 3. The offset, and the dual over all pieces and the bound.
         loss, options = mean_loss(value, axis_name), {"is_capped": is_capped, "largest": vectors.longest_step(weights)}

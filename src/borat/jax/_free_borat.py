@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from borat._checks import is_number
 from borat._numbers.rolling import Rolling, metric_memory, new_rolling, roll
 from borat.jax import _vectors as vectors
 from borat.jax._arguments import (
@@ -19,12 +20,13 @@ from borat.jax._arguments import (
     by_leaf,
     check_common,
     check_number,
+    check_params,
     find_states,
     flatten,
     is_masked,
     mean_loss,
 )
-from borat.jax._numbers import as_arrays, jax_ops, take
+from borat.jax._numbers import as_arrays, jax_ops, stack, take
 
 
 class FreeBoratState(NamedTuple):
@@ -99,7 +101,10 @@ def free_borat(
     if aim is not None:
         check_number("aim", aim, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0)
 
+    decays = not is_number(weight_decay) or weight_decay > 0.0
+
     def init(params: Params) -> FreeBoratState:
+        check_params("free_borat", params)
         return FreeBoratState(
             count=jnp.zeros((), jnp.int32),
             numbers=as_arrays(new_rolling(bundle_size)),
@@ -111,22 +116,17 @@ def free_borat(
     def update(
         grads: Params, state: FreeBoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, FreeBoratState]:
-        y, tree = flatten("free_borat", params, value)
+        y, g, tree = flatten("free_borat", grads, state, FreeBoratState, params, value)
         if not y:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
-        g, z, rms, *rows = (tree.flatten_up_to(x) for x in (grads, state.centre, state.rms, *state.gradients))
+        z, rms, *rows = (tree.flatten_up_to(x) for x in (state.centre, state.rms, *state.gradients))
         pieces = list(zip(*rows, g, strict=True))
-        lr, decay = by_leaf(at_step(learning_rate, state.count), params), by_leaf(weight_decay, params)
+        lr = by_leaf(at_step(learning_rate, state.count), params)
 
-        def metric(roots: list[Array]) -> list[Array]:
-            return [root + jnp.asarray(eps, root.dtype) for root in roots]
-
-        # 1. The metric.
+        # 1. to 4. The metric, the products, the target and the dual.
         beta2 = metric_memory(b2, state.numbers.batches)
-        roots = [vectors.new_rms(*leaf, beta2) for leaf in zip(rms, g, strict=True)]
-
-        # 2., 3. and 4. The products, the target and the dual.
-        products = jnp.stack([vectors.metric_products(*x) for x in zip(pieces, y, z, metric(roots), strict=True)])
+        sums = [vectors.metric_products(*x, beta2, eps) for x in zip(pieces, y, z, rms, strict=True)]
+        products = vectors.all_products(stack(sums), bundle_size - 1)
         loss, longest = mean_loss(value, axis_name), vectors.longest_step(y)
         beta = jnp.asarray(b1, loss.dtype)
         options = {"aim": aim, "longest": longest, "largest": longest}
@@ -134,20 +134,29 @@ def free_borat(
             roll, jax_ops(bundle_size - 1), state.numbers, loss, products, beta, lower_bound, lr, **options
         )
 
-        # 5. The step, in the metric as it is kept, so that XLA replaces the roots in place.
-        roots = vectors.where(step.ok, roots, rms)
-        steps = zip(pieces, y, z, metric(roots), step.coefficients, step.decay * decay, strict=True)
-        centre = [vectors.metric_move(*leaf) for leaf in steps]
+        # 5. The step. A root is cheap: with another beta2, if only formally, XLA does not store those of the products.
+        beta2 = jnp.where(step.ok, beta2, 1.0)
+        roots = vectors.where(step.ok, [vectors.new_rms(*x, beta2) for x in zip(rms, g, strict=True)], rms)
+        D = [vectors.metric(root, eps) for root in roots]
+        steps = [vectors.metric_step(*x) for x in zip(pieces, D, step.coefficients, strict=True)]
+        if decays:
+            decay = step.decay * by_leaf(weight_decay, params)
+            steps = [s + d.astype(s.dtype) * x for s, d, x in zip(steps, decay, y, strict=True)]
+        centre = [x - s for x, s in zip(z, steps, strict=True)]
         if projection is not None:
-            centre = tree.flatten_up_to(projection(tree.unflatten(centre)))
+            centre = tree.flatten_up_to(projection(tree.unflatten(vectors.where(True, centre, z))))
         centre = vectors.where(step.ok, centre, z)
 
         # 6. The point between the centre and the average.
+        is_exact = [projection is None and s.dtype == x.dtype for s, x in zip(steps, z, strict=True)]
+        back = [s if same else old - new for same, s, old, new in zip(is_exact, steps, z, centre, strict=True)]
         average = step.pull, step.ratio, beta
-        moved = [vectors.follow(*leaf, average) for leaf in zip(y, z, centre, strict=True)]
+        moved = [vectors.follow(*leaf, average) for leaf in zip(y, centre, back, strict=True)]
         updates = [x - old for x, old in zip(vectors.where(step.ok, moved, y), y, strict=True)]
 
-        kept = [vectors.keep(old, new, step.row, step.ok) for *old, new in pieces]
+        # The centre is not NaN. That kept gradients depend on it makes XLA move first, and then replace them in place.
+        oks = [step.ok & ~jnp.isnan(x) for x in centre]
+        kept = [vectors.keep(old, new, step.row, ok) for (*old, new), ok in zip(pieces, oks, strict=True)]
         return tree.unflatten(updates), FreeBoratState(
             count=optax.safe_increment(state.count),
             numbers=numbers,

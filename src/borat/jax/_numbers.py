@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -34,6 +35,11 @@ def jax_ops(pieces: int) -> Ops:
         dual=BatchedDual(pieces + 1, arange, jnp.where, partial(jnp.max, axis=-1), eps=eps),
         index=jnp.arange(pieces),
     )
+
+
+def stack(rows: Sequence[Sequence[Any]]) -> Any:
+    """Return the matrix of some numbers."""
+    return jnp.stack([x for row in rows for x in row]).reshape(len(rows), -1)
 
 
 def as_arrays(state: Any) -> Any:

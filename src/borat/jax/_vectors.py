@@ -5,21 +5,31 @@ These are the operations of :mod:`borat._vectors` as pure functions. What a drop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+import numpy as np
+from jax import Array, custom_jvp, lax
 
 from borat.jax._numbers import number_type
 
-_BLOCK = 1024
-"""Least number of elements that are added up one after the other; the sums of blocks are added up pairwise."""
+_ROWS, _COLUMNS = 8, 128
+"""Rows that are added up at once, and columns of the matrix that a long vector is seen as.
+
+XLA unrolls a sum of 8 on CPUs and vectorises the loop around it. Also, sums of sums have small rounding errors.
+"""
+_SMALL = 2048
+"""Largest number of elements that are added up one after the other."""
+_MINOR = 64
+"""Least length of the last axis: XLA's loops on CPUs are slow if it is short, as in the weights of a convolution."""
 
 
 def precise_type(x: Array) -> Any:
     """Return the dtype of sums of an array's elements: at least float32."""
-    return jnp.promote_types(x.dtype, jnp.float32)
+    return jnp.promote_types(jnp.result_type(x), jnp.float32)
 
 
 def longest_step(params: Sequence[Array]) -> float:
@@ -37,11 +47,13 @@ def keep(rows: Sequence[Array], g: Array, row: Array, ok: Array) -> list[Array]:
     return [jnp.where(ok & (row == i), g.astype(old.dtype), old) for i, old in enumerate(rows)]
 
 
-def gram_row(rows: Sequence[Array], g: Array, n: Array) -> Array:
-    """Return ``<g, g_k>`` for the kept gradients ``k < n``, then ``<g, g>``; later entries are arbitrary."""
-    g = g.astype(precise_type(g))
-    products = jnp.stack(_sums([row * g for row in (*rows, g)]))
-    return jnp.where(jnp.arange(len(products)) < n, products, products[-1])
+def gram_row(rows: Sequence[Array], g: Array) -> list[Array]:
+    """Return ``<g, g_k>`` for the kept gradients, then ``<g, g>``."""
+
+    def products(*pieces: Array) -> list[Array]:
+        return [piece * pieces[-1] for piece in pieces]
+
+    return _sums(products, [x.astype(precise_type(g)) for x in (*rows, g)])
 
 
 def combine(coefficients: Array, pieces: Sequence[Array]) -> Array:
@@ -57,45 +69,88 @@ def new_rms(rms: Array, g: Array, beta2: Any) -> Array:
     return jnp.sqrt(beta2 * rms**2 + (1.0 - beta2) * g.astype(rms.dtype) ** 2)
 
 
-def metric_products(pieces: Sequence[Array], y: Array, z: Array, D: Array) -> Array:
-    """Return the inner products of FreeBORAT's pieces: see :func:`borat._numbers.rolling.columns`."""
-    *G, y, z = (x.astype(D.dtype) for x in (*pieces, y, z))
-    inverse = 1.0 / D
-    scaled, n = [g * inverse for g in G], len(G)
+def metric(rms: Array, eps: Any) -> Array:
+    """Return the diagonal of the metric."""
+    return rms + jnp.asarray(eps, rms.dtype)
+
+
+def metric_products(pieces: Sequence[Array], y: Array, z: Array, rms: Array, beta2: Any, eps: Any) -> list[Array]:
+    """Return the inner products of FreeBORAT's pieces, in the metric with the newest gradient.
+
+    They are ``<g_i, g_j / D>`` and ``<g_i / D, g_j / D>`` for ``j <= i``, ``<g_i, z>`` and ``<g, z - y>``.
+    """
+
+    def products(*arrays: Array) -> list[Array]:
+        *G, y, z, rms = arrays
+        D = metric(new_rms(rms, G[-1], beta2), eps)
+        inverse = 1.0 / D
+        scaled = [g * inverse for g in G]
+        lower = [(i, j) for i in range(len(G)) for j in range(i + 1)]
+        once, twice = [G[i] * scaled[j] for i, j in lower], [scaled[i] * scaled[j] for i, j in lower]
+        apart = G[-1] * (z - y) + 0.0 * D  # NaN, and so a dropped batch, if a square has overflowed
+        return [*once, *twice, *(g * z for g in G), apart]
+
+    return _sums(products, [x.astype(rms.dtype) for x in (*pieces, y, z, rms)])
+
+
+def all_products(sums: Array, n: int) -> Array:
+    """Return the products of :func:`borat._numbers.rolling.columns`, from those of :func:`metric_products`."""
     lower = [(i, j) for i in range(n) for j in range(i + 1)]
-    once, twice = [G[i] * scaled[j] for i, j in lower], [scaled[i] * scaled[j] for i, j in lower]
-    apart = G[-1] * (z - y) + 0.0 * D  # NaN, and so a dropped batch, if a square has overflowed
-    sums = jnp.stack(_sums([*once, *twice, *(g * z for g in G), apart]))
     place = [lower.index((max(i, j), min(i, j))) for i in range(n) for j in range(n)]  # both matrices are symmetric
-    return sums[jnp.asarray([*place, *(len(lower) + k for k in place), *range(2 * len(lower), len(sums))])]
+    order = [*place, *(len(lower) + k for k in place), *range(2 * len(lower), sums.shape[-1])]
+    return sums[:, np.array(order)]
 
 
-def metric_move(pieces: Sequence[Array], y: Array, z: Array, D: Array, coefficients: Array, decay: Array) -> Array:
-    """Return the centre after a step: ``z - sum of coefficient * gradient / D - decay * y``."""
-    return (z - combine(coefficients, pieces) / D - decay.astype(D.dtype) * y).astype(z.dtype)
+def metric_step(pieces: Sequence[Array], D: Array, coefficients: Array) -> Array:
+    """Return the sum of coefficient times gradient over the metric."""
+    return combine(coefficients, pieces) / D
 
 
-def follow(y: Array, z: Array, centre: Array, average: Sequence[Any]) -> Array:
-    """Return ``y`` after the centre has moved from ``z``.
+def follow(y: Array, centre: Array, back: Array, average: Sequence[Any]) -> Array:
+    """Return ``y`` after the centre has moved, by ``-back``.
 
     In the average ``x = z + (y - z) / beta`` the new centre gets the weight ``1 - pull``, so that
-    ``y' = z' + pull * (ratio * (y - z) - beta * (z' - z))``, where ``ratio`` is 1 unless ``beta`` has changed.
+    ``y' = z' + pull * (ratio * (y - z) + beta * (z - z'))``, where ``ratio`` is 1 unless ``beta`` has changed.
     """
     pull, ratio, beta = (jnp.asarray(x, precise_type(y)) for x in average)
-    y, z, centre = (x.astype(pull.dtype) for x in (y, z, centre))
-    return centre + pull * (ratio * (y - z) - beta * (centre - z))
+    y, centre = (x.astype(pull.dtype) for x in (y, centre))
+    return centre + pull * (ratio * (y - centre) + (beta - ratio) * back)
 
 
-def _sums(terms: Sequence[Array]) -> list[Array]:
-    """Return the sum of each array, in one pass over them all."""
-    first, axis, size = terms[0], terms[0].ndim, 1
-    while axis and size < _BLOCK:
+def _sums(function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> list[Array]:
+    """Return the sum of each array that an elementwise function returns, in one pass over its arguments."""
+    arrays = [_widen(x) for x in arrays]
+    first = arrays[0]
+    if first.ndim == 1 and first.size > _SMALL:
+        cut = first.size - first.size % (_ROWS * _COLUMNS)
+        parts = [x[:cut].reshape(-1, _COLUMNS) for x in arrays], [x[cut:] for x in arrays]
+        return [x + y for x, y in zip(*(_sums(function, part) for part in parts), strict=True)]
+    axes: Sequence[int] = range(first.ndim)
+    if first.size > _SMALL:
+        axes = (1,)
+        if first.shape[0] % _ROWS == 0:
+            arrays = [x.reshape(-1, _ROWS, *x.shape[1:]) for x in arrays]
+    terms = function(*arrays)
+    sums = _reduce(tuple(axes), *terms)
+    return _sums(lambda *x: x, sums) if sums[0].ndim else [x.astype(number_type()) for x in sums]
+
+
+def _widen(x: Array) -> Array:
+    """Return an array with its last axes merged, as few as make a long one."""
+    axis = max(x.ndim - 1, 0)
+    while axis and math.prod(x.shape[axis:]) < _MINOR:
         axis -= 1
-        size *= first.shape[axis]
-    zeros = (jnp.zeros((), first.dtype),) * len(terms)
-    blocks = lax.reduce(tuple(terms), zeros, _add, tuple(range(axis, first.ndim)))
-    return [x.sum().astype(number_type()) for x in blocks]
+    return x.reshape(*x.shape[:axis], math.prod(x.shape[axis:]))
 
 
-def _add(x: Sequence[Array], y: Sequence[Array]) -> tuple[Array, ...]:
-    return tuple(a + b for a, b in zip(x, y, strict=True))
+@partial(custom_jvp, nondiff_argnums=(0,))
+def _reduce(axes: tuple[int, ...], *terms: Array) -> tuple[Array, ...]:
+    """Return the sums of some arrays over some axes, in one pass."""
+    zeros = tuple(jnp.zeros((), x.dtype) for x in terms)
+    return tuple(lax.reduce(terms, zeros, lambda x, y: tuple(a + b for a, b in zip(x, y, strict=True)), axes))
+
+
+@_reduce.defjvp
+def _reduce_jvp(axes: tuple[int, ...], terms: Any, tangents: Any) -> tuple[Any, Any]:
+    """Differentiate the sums: JAX does not know that a reduction of several arrays is linear."""
+    return _reduce(axes, *terms), tuple(x.sum(axes) for x in tangents)
