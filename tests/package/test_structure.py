@@ -27,7 +27,7 @@ ORDER = (
     ("config",),
     ("baselines", "data", "models"),
     ("store", "tasks"),
-    ("explain", "report", "theory", "timing", "training"),
+    ("explain", "report", "timing", "training"),
     ("sweeps",),
     ("reproduce",),
     ("cli",),
