@@ -21,7 +21,7 @@ from borat.lab.reproduce.kinds.grid import GridSpec
 from borat.lab.reproduce.kinds.table import paper_text
 from borat.lab.reproduce.reading import load_spec, read_spec, spec_names
 from borat.lab.reproduce.run import Cell, CellResult, Result, read_results, with_scores
-from borat.lab.store.records import as_table, collect, configs_of, curve, read_runs
+from borat.lab.store.records import as_table, collect, curve, read_runs
 from borat.lab.store.run import Metrics, Run
 from borat.lab.sweeps.grid import parse_values
 from borat.lab.timing.epochs import measure
@@ -207,7 +207,7 @@ def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
             store(tmp_path, config.replace(seed=seed), [0.5, 0.5], test)
     result = spec.at("mini").run(tmp_path, engine=Nothing())
     cell = result.cell("SGD", "digits")
-    assert configs_of(cell.chosen) == [middle.replace(seed=seed) for seed in (0, 1, 2)]
+    assert list(cell.chosen.config) == [middle.replace(seed=seed) for seed in (0, 1, 2)]
     assert (cell.mean, cell.std) == (pytest.approx(0.7), pytest.approx(0.1))
     assert spec.at("mini").missing(tmp_path) == []
     shown = result.markdown("borat reproduce small --data-dir DATA")
@@ -288,7 +288,7 @@ def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
     assert "| ALI-G | 59.0 | 100.0 | 59.0 | 1 of 1 | 1 | 0 |" in shown
     assert "Each cell is the mean over the seeds 0, 1, or diverged if one of them has" in shown
     cell = result.cell("SGD", "digits")
-    assert configs_of(cell.chosen) == [sgd.configs[0], sgd.configs[3]], "chosen by the mean of both"
+    assert list(cell.chosen.config) == [sgd.configs[0], sgd.configs[3]], "chosen by the mean of both"
     assert cell.mean == pytest.approx(0.6)
 
     def number(statistic):

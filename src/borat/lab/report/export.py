@@ -31,7 +31,7 @@ def write_csv(runs: pd.DataFrame, path: Path) -> None:
     """Write one line for each run: its configuration, then its measurements in full precision."""
     if runs.empty:
         raise ValueError("csv needs runs, and there are none")
-    table = runs.drop(columns="history").map(_as_text)
+    table = runs.drop(columns=["config", "history"]).map(_as_text)
     write_text(path, table.set_axis(table.index.map(_as_text)).to_csv())
 
 

@@ -6,7 +6,6 @@ from borat.lab.metrics import best, lower_is_better, metric_text, value_text
 from borat.lab.reproduce.claims import PaperSpec
 from borat.lab.reproduce.kinds.table import config_text
 from borat.lab.reproduce.run import Result, mean_with_lost
-from borat.lab.store.records import configs_of
 from borat.lab.tables import DASH, Table
 
 
@@ -44,12 +43,9 @@ def _grid(result: Result, metric: str) -> Table:
     for cell in result.cells:
         names = [name for name in cell.cell.varied if name != "lr"]
         lines: dict[str, dict[float, str]] = {}
-        table = cell.settings
-        for config, value, works, status in zip(
-            configs_of(table), table[metric], table.works, table.status, strict=True
-        ):
-            text = value_text(metric, value) if works else status
-            lines.setdefault(config_text(config, names), {})[config.lr] = text
+        for setting in cell.settings.itertuples():
+            text = value_text(metric, getattr(setting, metric)) if setting.works else setting.status
+            lines.setdefault(config_text(setting.config, names), {})[setting.lr] = text
         for others, line in lines.items():
             rows.append((cell.cell.method, others or DASH, *(line.get(lr, DASH) for lr in rates)))
     head = ("method", "settings", *(f"lr {lr:g}" for lr in rates))
