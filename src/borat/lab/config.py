@@ -131,18 +131,14 @@ def check_method(config: RunConfig) -> None:
 
 
 class Execution(StrictModel):
-    """Devices and other means of training, which should not change the result.
+    """Devices and other means of training, which should not change the result."""
 
-    Attributes:
-        devices: number of processes, each with its own device; they share each batch.
-        strategy: ``"ddp"`` replicates the model, ``"fsdp"`` shards it (FSDP2); ``"auto"`` is DDP with several devices.
-        accelerator: ``"cpu"``, ``"gpu"``, …; ``"auto"`` takes the best available.
-        compile: compile the model.
-        tensorboard: write events for TensorBoard.
-    """
-
-    devices: Count = 1
-    strategy: Annotated[str, one_of("auto", "ddp", "fsdp")] = "auto"
-    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "cuda", "mps")] = "auto"
-    compile: bool = False
-    tensorboard: bool = True
+    devices: Count = Field(default=1, description="Number of processes, each with a device; they share each batch")
+    strategy: Annotated[str, one_of("auto", "ddp", "fsdp")] = Field(
+        default="auto", description="ddp (replicate the model), fsdp (shard it) or auto (ddp with several devices)"
+    )
+    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "cuda", "mps")] = Field(
+        default="auto", description="cpu, gpu, mps or auto (the best available)"
+    )
+    compile: bool = Field(default=False, description="Compile the model")
+    tensorboard: bool = Field(default=True, description="Write TensorBoard events")
