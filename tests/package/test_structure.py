@@ -33,7 +33,7 @@ ORDER = (
     ("cli",),
 )
 """Parts of the lab: each may import those of the lines above it, but none of its own line."""
-REPORT_SEES = {"config", "figures", "files", "methods", "metrics", "robustness", "store"}
+REPORT_SEES = {"config", "figures", "files", "methods", "metrics", "robustness", "store", "tables"}
 WRITES = re.compile(r"\.(write_text|write_bytes|savefig|to_parquet)\(|torch\.save\(|open\(.[wax]b?.[,)]|Summary\w+\(")
 
 

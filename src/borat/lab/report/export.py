@@ -11,7 +11,8 @@ import pandas as pd
 from borat.lab.files import write_text
 from borat.lab.report.rows import Column, make_table
 from borat.lab.report.tasks import TaskGroup
-from borat.lab.store.experiment import Experiment, ShownTable
+from borat.lab.store.experiment import Experiment
+from borat.lab.tables import Table
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -62,7 +63,7 @@ def _settings(task: TaskGroup) -> str:
     return _tabular(task.name, alignment, heads, rows)
 
 
-def _shown_table(table: ShownTable) -> str:
+def _shown_table(table: Table) -> str:
     rows = ([_bold(cell) for cell in row] for row in table.rows)
     return _tabular(table.title, "l" + "r" * (len(table.head) - 1), table.head, rows)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.reproduce.spec import Study
-from borat.lab.store.experiment import Experiment, ShownTable
+from borat.lab.store.experiment import Experiment
 from borat.lab.store.run import describe_environment
 from borat.lab.tables import Table
 
@@ -39,11 +39,9 @@ class StudyResult(ABC):
     @property
     def experiment(self) -> Experiment:
         """The record that ``borat report`` reads."""
-        spec, tables = self.study.spec, tuple(ShownTable(**vars(table)) for table in self.tables)
+        spec, scale, tables = self.study.spec, self.study.scale, tuple(self.tables)
         select_on = getattr(spec, "select_on", "")
-        return Experiment(
-            title=spec.title, source=spec.source, scale=self.study.scale, select_on=select_on, tables=tables
-        )
+        return Experiment(title=spec.title, source=spec.source, scale=scale, select_on=select_on, tables=tables)
 
     def markdown(self, command: str, picture: str = "") -> str:
         """Return the page of the result; ``picture`` is the link to its picture."""
