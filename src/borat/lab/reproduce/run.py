@@ -132,19 +132,14 @@ class TrainingStudy(Study):
 
 
 def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
-    """Load each data set once and return the number of classes in each column.
+    """Load the data of each column and return the numbers of classes.
 
     Missing data raise before anything is trained, and decoded images are in the cache for the runs.
     """
-    from borat.lab import data
+    from borat.lab.training.train import load_data  # imports PyTorch, which reading a file does not need
 
-    keys = ("data", "train_split", "glove", "image_size", "image_column", "label_column", "window")
-    sets = {cell.column: tuple(getattr(c, key) for key in keys) for cell in cells for c in cell.configs}
-    classes = {}
-    for name, *options in dict.fromkeys(sets.values()):
-        task = data.load(name, data_dir=data_dir, **dict(zip(keys[1:], options, strict=True)))
-        classes[name, *options] = task.description.num_classes
-    return {column: classes[key] for column, key in sets.items()}
+    first = {cell.column: cell.configs[0] for cell in cells}
+    return {column: load_data(config, data_dir).description.num_classes for column, config in first.items()}
 
 
 # Results
