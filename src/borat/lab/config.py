@@ -19,8 +19,12 @@ BATCH_SCHEDULES = ("constant", "cosine", "one-cosine", "warmup", "warmup-cosine"
 SCHEDULES = (*BATCH_SCHEDULES, "manual", "piecewise", "geometric", "plateau")
 TASK_KEYS = ("task", "steps", "shift", "clip")
 """Keys for tasks only."""
-SHARED_KEYS = ("optimizer", "bundle_size", "lr", "schedule", "momentum", "weight_decay", "radius", "seed")
-"""Keys for tasks and for other runs."""
+NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
+"""Keys that are part of the name of a method."""
+CHOICES = ("lr", "momentum", "weight_decay", "radius")
+"""Other keys that a method may choose."""
+SHARED_KEYS = (*NAMED_BY_METHOD, *CHOICES, "seed")
+"""Keys for tasks and for other runs. All others describe the problem."""
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]

@@ -17,13 +17,10 @@ from borat.lab.cli.watch import describe, describe_failures, value_text, varying
 from borat.lab.config import RunConfig, check_method
 from borat.lab.metrics import judged, with_unit
 from borat.lab.signals import interrupted_by_sigterm
-from borat.lab.store.run import Run
+from borat.lab.store.run import DONE, Run
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.grid import expand, parse_values
 from borat.lab.sweeps.jobs import Outcome
-
-DONE = ("finished", "diverged")
-"""States of runs that are not trained again."""
 
 
 @app.command()
