@@ -150,7 +150,7 @@ def test_on_cifar_files(tmp_path, cache):
         tmp_path / "runs", data_dir=tmp_path, engine=Inline()
     )
     (run,) = result.runs.itertuples()
-    assert run.works
+    assert not math.isnan(run.value)
     assert run.label_noise == 0.5
     environment = json.loads((tmp_path / "runs" / run.Index / "environment.json").read_text())
     assert environment["data"]["switched_labels"] > 0
@@ -244,7 +244,7 @@ def test_a_run_that_failed_keeps_its_place_and_its_traceback(tmp_path):
     )
     assert list(runs.index) == [first.digest, second.digest, third.digest]
     assert list(runs.status) == ["failed", "finished", "failed"]
-    assert (list(runs.error), list(runs.works)) == (["why", "", "why not"], [False, True, False])
+    assert (list(runs.error), list(runs.value.notna())) == (["why", "", "why not"], [False, True, False])
     assert list(read_results(tmp_path, [first], ["why"]).status) == ["failed"], "there need be none that worked"
 
 
@@ -323,7 +323,7 @@ def verdict(claim: Claim, values: dict[str, dict[float, float]], metric: str = "
         results = [Metrics("diverged" if math.isnan(v) else "finished", [], {metric: v}) for v in found.values()]
         runs = as_table((c.digest, c, result) for c, result in zip(configs, results, strict=True))
         runs = with_scores(runs, metric, metric)
-        cells.append(CellResult(Cell(method, "A", configs, ("lr",)), runs, runs[runs.works][:1], runs[:0]))
+        cells.append(CellResult(Cell(method, "A", configs, ("lr",)), runs, runs[runs.value.notna()][:1], runs[:0]))
     spec = load_spec("robustness-cifar100-ce").model_copy(update={"metric": metric})
     return verdict_on(claim, "A", Result(spec.at("mini"), tuple(cells)))
 
