@@ -82,7 +82,7 @@ def _state(config: RunConfig, out: Path) -> str:
 
 
 def _list_runs(states: Mapping[RunConfig, str]) -> None:
-    table = Table("run", "settings", "state")
+    table = Table("run", "configuration", "state")
     keys = varying(list(states))
     for config, state in states.items():
         table.add_row(config.digest, describe(config, keys), state)

@@ -132,13 +132,13 @@ class TrainingStudy(Study):
 
 
 def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
-    """Load the data of each column and return the numbers of classes.
+    """Load the data of each column and return the numbers of classes; tasks have neither.
 
     Missing data raise before anything is trained, and decoded images are in the cache for the runs.
     """
     from borat.lab.training.train import load_data  # imports PyTorch, which reading a file does not need
 
-    first = {cell.column: cell.configs[0] for cell in cells}
+    first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
     return {column: load_data(config, data_dir).description.num_classes for column, config in first.items()}
 
 
@@ -201,7 +201,7 @@ class Result(StudyResult):
     seconds: float = 0.0
     """Duration of the command; runs that were done before cost nothing."""
     classes: Mapping[str, int] = field(default_factory=dict)
-    """Number of classes in each column."""
+    """Number of classes in each column, except for tasks."""
     found: int = 0
     """Number of runs that were already in the folder, complete or not."""
 
