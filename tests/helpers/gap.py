@@ -18,7 +18,7 @@ from borat._numbers.ops import host_ops
 from borat._numbers.rolling import START, WON, measure_gap, new_rolling
 from borat._optim.free_borat import FreeBORAT
 from borat.constraints import Box
-from borat.lab.theory.problems import Problem
+from theory_problems import Problem
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,13 @@ ORDER = (
     ("config",),
     ("baselines", "data", "models"),
     ("store", "tasks"),
-    ("explain", "report", "theory", "timing", "training"),
+    ("explain", "report", "timing", "training"),
     ("sweeps",),
     ("reproduce",),
     ("cli",),
 )
 """Parts of the lab: each may import those of the lines above it, but none of its own line."""
-REPORT_SEES = {"config", "figures", "files", "methods", "metrics", "robustness", "store"}
+REPORT_SEES = {"config", "figures", "files", "methods", "metrics", "robustness", "store", "tables"}
 WRITES = re.compile(r"\.(write_text|write_bytes|savefig|to_parquet)\(|torch\.save\(|open\(.[wax]b?.[,)]|Summary\w+\(")
 
 

@@ -19,8 +19,12 @@ BATCH_SCHEDULES = ("constant", "cosine", "one-cosine", "warmup", "warmup-cosine"
 SCHEDULES = (*BATCH_SCHEDULES, "manual", "piecewise", "geometric", "plateau")
 TASK_KEYS = ("task", "steps", "shift", "clip")
 """Keys for tasks only."""
-SHARED_KEYS = ("optimizer", "bundle_size", "lr", "schedule", "momentum", "weight_decay", "radius", "seed")
-"""Keys for tasks and for other runs."""
+NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
+"""Keys that are part of the name of a method."""
+CHOICES = ("lr", "momentum", "weight_decay", "radius")
+"""Other keys that a method may choose."""
+SHARED_KEYS = (*NAMED_BY_METHOD, *CHOICES, "seed")
+"""Keys for tasks and for other runs. All others describe the problem."""
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -131,18 +135,14 @@ def check_method(config: RunConfig) -> None:
 
 
 class Execution(StrictModel):
-    """Devices and other means of training, which should not change the result.
+    """Devices and other means of training, which should not change the result."""
 
-    Attributes:
-        devices: number of processes, each with its own device; they share each batch.
-        strategy: ``"ddp"`` replicates the model, ``"fsdp"`` shards it (FSDP2); ``"auto"`` is DDP with several devices.
-        accelerator: ``"cpu"``, ``"gpu"``, …; ``"auto"`` takes the best available.
-        compile: compile the model.
-        tensorboard: write events for TensorBoard.
-    """
-
-    devices: Count = 1
-    strategy: Annotated[str, one_of("auto", "ddp", "fsdp")] = "auto"
-    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "cuda", "mps")] = "auto"
-    compile: bool = False
-    tensorboard: bool = True
+    devices: Count = Field(default=1, description="Number of processes, each with a device; they share each batch")
+    strategy: Annotated[str, one_of("auto", "ddp", "fsdp")] = Field(
+        default="auto", description="ddp (replicate the model), fsdp (shard it) or auto (ddp with several devices)"
+    )
+    accelerator: Annotated[str, one_of("auto", "cpu", "gpu", "cuda", "mps")] = Field(
+        default="auto", description="cpu, gpu, mps or auto (the best available)"
+    )
+    compile: bool = Field(default=False, description="Compile the model")
+    tensorboard: bool = Field(default=True, description="Write TensorBoard events")

@@ -29,8 +29,6 @@ COLOURS = {
 }
 """Colours on a light page and on a dark one."""
 
-GREY, VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY = (light for light, _ in COLOURS.values())
-
 SCALE = {
     "light": ("#f0f5fb", "#c2d8ee", "#6aa8d8", "#2069ad", "#082c5e"),
     "dark": ("#e2ebf5", "#b3cce6", "#5f9dd3", "#1f66ae", "#0d3a78"),

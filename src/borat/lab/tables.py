@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from pydantic import ConfigDict
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -14,8 +16,9 @@ DASH = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the heads of the columns and rows of text."""
+    """A title, the heads of the columns and rows of text. Those from a file are validated."""
 
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     title: str
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]

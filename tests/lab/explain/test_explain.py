@@ -1,4 +1,4 @@
-"""``borat explain``: frames, page, pictures and command."""
+"""``borat explain``: frames, page and command."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from borat import ALIG, BORAT, FreeBORAT
 from borat.lab.cli import app
-from borat.lab.explain import page, pictures
+from borat.lab.explain import page
 from borat.lab.explain.frames import EXAMPLES, FREE_CALLS, SIZES, free_trajectory, trajectory
-from borat.lab.theory import figures as rates
+from illustrations import free_model, proximal_model
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,8 @@ def test_frames_minimise_the_proximal_model(example, size):
         pieces = frames[call - call % (size - 1) : call + 1]
         assert len(frame.alpha) == len(pieces) + 1
         assert sum(frame.alpha) == pytest.approx(1.0)
-        values = pictures.proximal_model(pieces, lr, grid)
-        lowest = pictures.proximal_model(pieces, lr, torch.tensor(frame.goal, dtype=torch.float64))
+        values = proximal_model(pieces, lr, grid)
+        lowest = proximal_model(pieces, lr, torch.tensor(frame.goal, dtype=torch.float64))
         assert lowest <= values.min() + 1e-12
 
 
@@ -105,8 +105,8 @@ def test_free_frames_minimise_the_model_with_the_target(example, size):
         if not frame.width:
             assert frame.goal == frame.centre
             continue
-        values = pictures.free_model(pieces, grid)
-        lowest = pictures.free_model(pieces, torch.tensor(frame.goal, dtype=torch.float64))
+        values = free_model(pieces, grid)
+        lowest = free_model(pieces, torch.tensor(frame.goal, dtype=torch.float64))
         assert lowest <= values.min() + 1e-10
 
 
@@ -184,66 +184,6 @@ def test_the_command_writes_the_page_whole(tmp_path, rendered):
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 
-# The pictures
-
-
-def test_static_pictures(tmp_path):
-    result = invoke("--static", str(tmp_path / "new" / "folder"))
-    assert result.exit_code == 0, result.output
-    files = sorted((tmp_path / "new" / "folder").iterdir())
-    names = ["bundle", "free-borat", "gap", "learning-rate-schedules", "non-convex-example"]
-    assert [file.name for file in files] == [f"{name}.{kind}" for name in names for kind in ("pdf", "png")]
-    for file in files:
-        assert str(file) in result.output
-        assert file.read_bytes().startswith({".pdf": b"%PDF", ".png": b"\x89PNG"}[file.suffix])
-    assert not list(tmp_path.glob("*.html")), "no page is written"
-
-
-def test_the_schedules_are_the_labs():
-    assert set(pictures.learning_rates("constant")) == {0.1}
-    manual = pictures.learning_rates("manual")
-    assert [manual[10 * epoch] for epoch in (0, 59, 60, 120, 160)] == pytest.approx([0.1, 0.1, 0.02, 0.004, 0.0008])
-    cosine = pictures.learning_rates("cosine")
-    assert sum(b > 10 * a for a, b in pairwise(cosine)) == 3, "three warm restarts"
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [
-        pictures.draw_schedules,
-        pictures.draw_bundle,
-        pictures.draw_non_convex_example,
-        pictures.draw_free,
-        pictures.draw_gap,
-    ],
-)
-def test_pictures_have_axes_and_nothing_on_another(draw):
-    figure = draw()
-    figure.canvas.draw()
-    assert figure.axes[0].get_ylabel()
-    for axes in figure.axes:
-        assert axes.get_xlabel() or len(axes.get_xticks()) in (3, 4)
-        ticks = [label for label in axes.get_xticklabels() if label.get_text()]
-        boxes = [text.get_window_extent() for text in (*axes.texts, *ticks) if text.get_text()]
-        assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-        if legend := axes.get_legend():
-            box = legend.get_window_extent()
-            points = [axes.transData.transform(line.get_xydata()) for line in axes.lines]
-            assert not any(box.contains(*point) for line in points for point in line)
-
-
-def test_rates_are_drawn(tmp_path, monkeypatch):
-    panels = [
-        rates.Panel(panel.title, panel.problem, panel.lr, panel.bound, panel.linear, panel.printed, 8, 1, panel.sizes)
-        for panel in rates.synthetic_panels()
-    ]
-    monkeypatch.setattr(rates, "synthetic_panels", lambda: panels)
-    assert len(panels) == 6
-    result = invoke("--theory", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["theory-lemmas.png", "theory-rates.png"]
-
-
 # Mistakes
 
 
@@ -252,8 +192,6 @@ def test_rates_are_drawn(tmp_path, monkeypatch):
     [
         (("--output", "/nowhere/at/all.html"), "the folder /nowhere/at does not exist"),
         (("--output", "/"), "is a directory"),
-        (("--data-dir", "/"), "is only used with --theory"),
-        (("--theory", "x", "--data-dir", "/nowhere"), "does not exist"),
     ],
 )
 def test_mistakes_are_explained(arguments, message, tmp_path, monkeypatch):
@@ -262,10 +200,3 @@ def test_mistakes_are_explained(arguments, message, tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert message in result.output
     assert not list(tmp_path.iterdir())
-
-
-def test_missing_data_is_explained(tmp_path):
-    (tmp_path / "empty").mkdir()
-    result = invoke("--theory", str(tmp_path), "--data-dir", str(tmp_path / "empty"))
-    assert result.exit_code == 2
-    assert "get mushrooms" in result.output

@@ -71,14 +71,13 @@ def test_an_experiment_from_end_to_end(tmp_path):
     path = tmp_path / "tiny.toml"
     path.write_text(TINY, encoding="utf-8")
     result = read_spec(path).at("full").run(tmp_path / "runs", engine=make_engine(workers=1))
-    page = result.page("borat reproduce tiny.toml")
-    summary, means, _, shifted, rates = page.tables
+    summary, means, _, shifted, rates = result.tables
     assert [row[:2] for row in summary.rows] == [("AdamW", "plain"), ("SGD", "plain"), ("AdamW", "loss + 10")]
     assert means.rows[0] == ("AdamW", "1.000", "1.000"), "AdamW does not see the loss"
     assert means.rows[1] == ("SGD", "inf", "-"), "it diverged"
     assert shifted.rows == [("line", "1.000")]
     assert rates.rows[0][0] == "line"
-    assert not page.failures
+    assert not result.failures()
 
 
 def test_the_zoo_has_every_task_under_every_condition():
@@ -105,7 +104,7 @@ def test_the_zoo_runs_every_method(tmp_path):
     study = load_spec("zoo").at("mini", columns=["factorisation"], changes={"steps": 10})
     result = study.run(tmp_path, engine=Inline())
     assert {cell.cell.method: cell.status for cell in result.cells} == dict.fromkeys(result.methods, "finished")
-    summary, *_ = result.page("").tables
+    summary, *_ = result.tables
     rows = {row[:2]: row[2:] for row in summary.rows}
     assert len(rows) == len(result.methods) == len(study.spec.methods)
     for shift in ("loss + 10", "loss - 3"):

@@ -136,8 +136,7 @@ def test_numbers_by_hand(result):
 
 
 def test_tables_by_hand(result):
-    page = result.page("borat reproduce two-tasks", "two-tasks.png")
-    defaults, tuned, overall, usable, objective, goal = page.tables
+    defaults, tuned, overall, usable, objective, goal = result.tables
     assert defaults.head == ("method", "A, accuracy, %", "B, loss")
     assert defaults.rows == [
         ("SGD", "81.0 ± 1.41", "1.65 ± 0.921 (1 of 2 lost)"),
@@ -153,8 +152,8 @@ def test_tables_by_hand(result):
         ("FreeBORAT3, overall", "1.215", "1.215, FreeBORAT3", "place 1 of 2", "met"),
     ]
     for words in ("![Two tasks](two-tasks.png)", "counts as guessing", "| **87.0 ± 1.41** |"):
-        assert words in page.markdown
-    assert [table.title for table in page.experiment.tables] == [table.title for table in page.tables]
+        assert words in result.markdown("borat reproduce two-tasks", "two-tasks.png")
+    assert [table.title for table in result.experiment.tables] == [table.title for table in result.tables]
 
 
 def test_the_goal_can_be_met():
@@ -191,9 +190,8 @@ def test_a_method_that_always_diverges_has_a_place(tmp_path):
     board = make_board(result)
     assert board.tuned.loc["SGD", "A"] == Score((0.9, 0.9), 2)
     assert overall(board, board.tuned, "SGD")["mean"] == pytest.approx(math.sqrt(0.9 / 0.5 * GUESS / 0.5))
-    page = result.page("")
-    assert "10.0 ± 0.00 (2 of 2 lost)" in page.markdown
-    assert page.tables[4].rows[0] == ("SGD", "-, -", "-, -")
+    assert "10.0 ± 0.00 (2 of 2 lost)" in result.markdown("")
+    assert result.tables[4].rows[0] == ("SGD", "-, -", "-, -")
 
 
 # The files

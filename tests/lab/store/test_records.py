@@ -9,7 +9,6 @@ import pytest
 import fabricate
 from borat.lab import read_runs
 from borat.lab.config import RunConfig
-from borat.lab.store.records import configs_of
 from borat.lab.store.run import Metrics, Run
 
 
@@ -29,7 +28,7 @@ def test_a_row_for_each_run(tmp_path):
     assert math.isnan(second.train_loss), "the loss was not finite"
     assert second.train_limit == 600
     assert [epoch["epoch"] for epoch in first.history] == [0, 1, 2, 3]
-    assert configs_of(runs) == [RunConfig(radius=50.0, epochs=4), config]
+    assert list(runs.config) == [RunConfig(radius=50.0, epochs=4), config]
 
 
 def test_a_run_without_a_test_split_and_one_that_has_not_ended(tmp_path):

@@ -15,13 +15,14 @@ from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperGroup
 
-from borat.lab.config import RunConfig
+from borat.lab.config import Execution, RunConfig
 from borat.lab.signals import Interrupted
 from borat.lab.strict import explain_flag
 
@@ -175,16 +176,19 @@ def _flag(name: str, kind: Any, description: str, metavar: str | None = None) ->
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _config_flag(key: str) -> inspect.Parameter:
-    """Return the flag of a key; its value is a string, which :mod:`borat.lab.sweeps.grid` parses."""
-    field = RunConfig.model_fields[key]
-    kind = (*get_args(field.annotation), field.annotation)[0]
+def _help(key: str, field: FieldInfo) -> str:
     default = "recommended for the optimizer" if key == "lr" else str(field.default).lower()
-    description = f"{field.description}." + ("" if field.default is None else f" Default: {default}.")
-    return _flag(key, str, description, f"<{kind.__name__}>")
+    return f"{field.description}." + ("" if field.default is None else f" Default: {default}.")
 
 
-CONFIG_FLAGS = [_config_flag(key) for key in RunConfig.model_fields]
+def _config_flag(key: str, field: FieldInfo) -> inspect.Parameter:
+    """Return the flag of a key; its value is a string, which :mod:`borat.lab.sweeps.grid` parses."""
+    kind = (*get_args(field.annotation), field.annotation)[0]
+    return _flag(key, str, _help(key, field), f"<{kind.__name__}>")
+
+
+CONFIG_FLAGS = [_config_flag(key, field) for key, field in RunConfig.model_fields.items()]
+EXECUTION_FLAGS = [_flag(key, field.annotation, _help(key, field)) for key, field in Execution.model_fields.items()]
 ENGINE_FLAGS = [
     _flag("engine", str, "local (processes on this machine) or ray (a Ray cluster). Default: local."),
     _flag("workers", int, "Number of processes on this machine. Default: one per core."),

@@ -22,7 +22,7 @@ from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.grid import parse_values
 
 if TYPE_CHECKING:
-    from borat.lab.reproduce.page import ResultPage, StudyResult
+    from borat.lab.reproduce.page import StudyResult
     from borat.lab.reproduce.spec import Spec, Study
 
 
@@ -71,13 +71,13 @@ def reproduce(
     engine = make_engine(**flags)
     with interrupted_by_sigterm(), watching() as watch, common.progress_bar("measuring") as progress:
         result: StudyResult = study.run(folder, data_dir=data_dir, engine=engine, watch=watch, progress=progress)
-    link = Path(os.path.relpath(picture, output.parent)).as_posix() if picture and output else ""
+    for table in result.tables:
+        common.show_table(table.as_rich())
     options = {"methods": methods, "columns": columns, "data-dir": "DATA" if data_dir else ""}
     options |= {"output": output.name if output else "", "picture": picture.name if picture else ""}
-    page = result.page(_command(name, scale, changed, options), link)
-    for path in _write(result, page, folder, output, picture):
+    for path in _write(result, _command(name, scale, changed, options), folder, output, picture):
         echo(f"written to {path}")
-    common.exit_with_failures(page.failures, folder)
+    common.exit_with_failures(result.failures(), folder)
 
 
 def _check_picture(spec: Spec, picture: Path) -> None:
@@ -89,15 +89,14 @@ def _check_picture(spec: Spec, picture: Path) -> None:
 
 
 def _write(
-    result: StudyResult, page: ResultPage, folder: Path, output: Path | None, picture: Path | None
+    result: StudyResult, command: str, folder: Path, output: Path | None, picture: Path | None
 ) -> Sequence[Path]:
-    """Print the tables, write the files and return their paths."""
-    for table in page.tables:
-        common.show_table(table.as_rich())
-    written = [page.experiment.write(folder)]
+    """Write the files and return their paths."""
+    written = [result.experiment.write(folder)]
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_text(output, page.markdown)
+        link = Path(os.path.relpath(picture, output.parent)).as_posix() if picture else ""
+        write_text(output, result.markdown(command, link))
         written.append(output)
     if picture is not None:
         from borat.lab.figures import save

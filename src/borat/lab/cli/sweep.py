@@ -17,13 +17,10 @@ from borat.lab.cli.watch import describe, describe_failures, value_text, varying
 from borat.lab.config import RunConfig, check_method
 from borat.lab.metrics import judged, with_unit
 from borat.lab.signals import interrupted_by_sigterm
-from borat.lab.store.run import Run
+from borat.lab.store.run import DONE, Run
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.grid import expand, parse_values
 from borat.lab.sweeps.jobs import Outcome
-
-DONE = ("finished", "diverged")
-"""States of runs that are not trained again."""
 
 
 @app.command()
@@ -85,7 +82,7 @@ def _state(config: RunConfig, out: Path) -> str:
 
 
 def _list_runs(states: Mapping[RunConfig, str]) -> None:
-    table = Table("run", "settings", "state")
+    table = Table("run", "configuration", "state")
     keys = varying(list(states))
     for config, state in states.items():
         table.add_row(config.digest, describe(config, keys), state)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from borat.lab.cli.common import CONFIG_FLAGS, RUNS, DataDir, Out, app, echo, note, progress_bar, warn, with_flags
+from borat.lab.cli import common
+from borat.lab.cli.common import app, echo, note, warn
 from borat.lab.config import Execution, RunConfig, check_method
 from borat.lab.files import read_mapping
 from borat.lab.metrics import unseen
@@ -17,35 +18,28 @@ from borat.lab.sweeps.grid import parse_value
 
 
 @app.command()
-@with_flags(CONFIG_FLAGS)
+@common.with_flags(common.EXECUTION_FLAGS, common.CONFIG_FLAGS)
 def train(
     config: Annotated[
         Path | None,
         typer.Argument(help="TOML or JSON file with keys of the configuration, or the folder of a run."),
     ] = None,
-    out: Out = RUNS,
-    data_dir: DataDir = None,
+    out: common.Out = common.RUNS,
+    data_dir: common.DataDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Fail if there is no run to continue.")] = False,
-    devices: Annotated[int, typer.Option(help="Number of processes, each with a device.")] = 1,
-    strategy: Annotated[str, typer.Option(help="ddp, fsdp or auto (ddp with several devices).")] = "auto",
-    accelerator: Annotated[str, typer.Option(help="cpu, gpu, mps or auto (the best available).")] = "auto",
-    compile_model: Annotated[bool, typer.Option("--compile", help="Compile the model.")] = False,
-    tensorboard: Annotated[bool, typer.Option(help="Write TensorBoard events.")] = True,
-    **flags: str | None,
+    **flags: Any,
 ) -> None:
     """Train one model. The same command continues an interrupted run."""
-    given = {key: parse_value(key, text) for key, text in flags.items() if text is not None}
-    run_config, folder = _find_run(config, out, given)
+    given = {key: value for key, value in flags.items() if value is not None}
+    execution = Execution(**{key: given.pop(key) for key in Execution.model_fields if key in given})
+    run_config, folder = _find_run(config, out, {key: parse_value(key, text) for key, text in given.items()})
     check_method(run_config)
     if resume and not Run(folder).exists():
         raise ValueError(f"there is no run to resume in {folder}")
-    execution = Execution(
-        devices=devices, strategy=strategy, accelerator=accelerator, compile=compile_model, tensorboard=tensorboard
-    )
     from borat.lab.training.train import train as run_training  # slow to import: after the flags are checked
 
     _announce_processes(execution)
-    with interrupted_by_sigterm(), progress_bar("starting") as progress:
+    with interrupted_by_sigterm(), common.progress_bar("starting") as progress:
 
         def show(position: Any, tally: Any, batches: int) -> None:
             means, epochs = tally.means(), run_config.epochs

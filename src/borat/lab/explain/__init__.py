@@ -1,1 +1,1 @@
-"""Explanations of the method: an interactive page, and illustrations."""
+"""The interactive page that explains an update."""

@@ -11,7 +11,8 @@ import pandas as pd
 from borat.lab.files import write_text
 from borat.lab.report.rows import Column, make_table
 from borat.lab.report.tasks import TaskGroup
-from borat.lab.store.experiment import Experiment, ShownTable
+from borat.lab.store.experiment import Experiment
+from borat.lab.tables import Table
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -31,7 +32,7 @@ def write_csv(runs: pd.DataFrame, path: Path) -> None:
     """Write one line for each run: its configuration, then its measurements in full precision."""
     if runs.empty:
         raise ValueError("csv needs runs, and there are none")
-    table = runs.drop(columns="history").map(_as_text)
+    table = runs.drop(columns=["config", "history"]).map(_as_text)
     write_text(path, table.set_axis(table.index.map(_as_text)).to_csv())
 
 
@@ -62,7 +63,7 @@ def _settings(task: TaskGroup) -> str:
     return _tabular(task.name, alignment, heads, rows)
 
 
-def _shown_table(table: ShownTable) -> str:
+def _shown_table(table: Table) -> str:
     rows = ([_bold(cell) for cell in row] for row in table.rows)
     return _tabular(table.title, "l" + "r" * (len(table.head) - 1), table.head, rows)
 

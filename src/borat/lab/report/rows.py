@@ -8,11 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from borat.lab.report.tasks import METHOD_KEYS, RESULT_COLUMN, Mean, Setting, TaskGroup, short_names
+from borat.lab.config import CHOICES
+from borat.lab.report.tasks import RESULT_COLUMN, Mean, Setting, TaskGroup, short_names
 from borat.lab.store.run import LOST, STATUSES
-
-CHOICES = tuple(key for key in METHOD_KEYS if key not in ("optimizer", "bundle_size", "schedule"))
-"""Keys of a method that are not part of its name."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ LOOK: dict[Any, Any] = {
 BLUES = LinearSegmentedColormap.from_list("borat", SCALE["light"])
 PANELS_IN_ROW = 4
 LEGEND_COLUMNS = 2
+AXIS_TITLES = {"train_loss": "training loss", "step_size": "effective step size"}
+"""Measurements over the epochs that need a logarithmic axis."""
 FORMATS = ("png", "pdf")
 
 
@@ -65,9 +67,9 @@ def draw_all(task: TaskGroup) -> Iterator[tuple[str, Figure]]:
         yield task.measure, (draw_lines if task.grid.form == "lines" else draw_dots)(task, styles)
     best = [setting for setting in task.best.values() if setting.curve("train_loss")]
     if best:
-        yield "curves", draw_curves(best, styles, task.measure)
+        yield "curves", draw_curves(best, styles, "train_loss", f"validation_{task.measure}")
     if with_steps := [setting for setting in best if any(setting.curve("step_size"))]:
-        yield "step_sizes", draw_step_sizes(with_steps, styles)
+        yield "step_sizes", draw_curves(with_steps, styles, "step_size")
     if with_kinds := [setting for setting in best if setting.kinds]:
         yield "kinds", draw_kinds(with_kinds)
 
@@ -193,27 +195,22 @@ def _line(style: Style) -> dict[str, Any]:
 # Curves over the epochs
 
 
-def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], measure: str) -> Figure:
-    """Draw the training loss, and the validation accuracy or loss, of the best setting of each method."""
-    figure, (left, right) = _with_room_for_legend(7.0, 2, settings)
-    for setting in settings:
-        _draw_curve(left, setting, "train_loss", styles[setting.method])
-        _draw_curve(right, setting, f"validation_{measure}", styles[setting.method])
-    left.set(yscale="log", xlabel="epoch", ylabel="training loss")
-    right.set(xlabel="epoch", ylabel=_axis_title(f"validation {measure}"))
-    return _with_legend(figure, left, right)
-
-
-def draw_step_sizes(settings: Sequence[Setting], styles: dict[str, Style]) -> Figure:
-    """Draw the effective step size of the best setting of each method."""
-    figure, (axes,) = _with_room_for_legend(4.6, 1, settings)
-    for setting in settings:
-        _draw_curve(axes, setting, "step_size", styles[setting.method])
-    sizes = {point.mean for setting in settings for point in setting.curve("step_size") if point and point.mean > 0}
-    if sizes and max(sizes) < 1.01 * min(sizes):  # a constant needs a range
-        axes.set_ylim(min(sizes) / 10, max(sizes) * 10)
-    axes.set(yscale="log", xlabel="epoch", ylabel="effective step size")
-    return _with_legend(figure, axes)
+def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], *keys: str) -> Figure:
+    """Draw measurements of the best setting of each method, a panel for each measurement."""
+    height = 2.5 + 0.17 * math.ceil(len(settings) / LEGEND_COLUMNS)
+    figure = Figure(figsize=(2.2 + 2.4 * len(keys), height), layout="constrained")
+    panels: Any = figure.subplots(1, len(keys), squeeze=False)[0]
+    for axes, key in zip(panels, keys, strict=True):
+        for setting in settings:
+            _draw_curve(axes, setting, key, styles[setting.method])
+        axes.set(xlabel="epoch", ylabel=AXIS_TITLES.get(key) or _axis_title(key.replace("_", " ")))
+        axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if key in AXIS_TITLES:
+            _make_logarithmic(axes)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False, fontsize=8)
+    return figure
 
 
 def _draw_curve(axes: Any, setting: Setting, key: str, style: Style) -> None:
@@ -229,30 +226,18 @@ def _draw_curve(axes: Any, setting: Setting, key: str, style: Style) -> None:
         axes.plot(epochs[-1:], means[-1:], "x", color=style.light, ms=9, mew=2)
 
 
-def _with_room_for_legend(width: float, panels: int, settings: Sequence[Setting]) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, 2.5 + 0.17 * math.ceil(len(settings) / LEGEND_COLUMNS)), layout="constrained")
-    return figure, figure.subplots(1, panels, squeeze=False)[0]
-
-
-def _with_legend(figure: Figure, *panels: Any) -> Figure:
-    for axes in panels:
-        axes.grid(alpha=0.3)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        if axes.get_yscale() == "log":
-            _simplify_ticks(axes.yaxis)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False, fontsize=8)
-    return figure
-
-
-def _simplify_ticks(axis: Any) -> None:
-    """Label a logarithmic axis with plain numbers: powers of ten, 2 and 5 times them if few, or even steps if none."""
-    low, high = axis.get_view_interval()
+def _make_logarithmic(axes: Any) -> None:
+    """Label the axis with plain numbers: powers of ten, 2 and 5 times them if few, or even steps if none."""
+    axes.set_yscale("log")
+    values = [y for line in axes.lines for y in line.get_ydata() if y > 0]
+    if values and max(values) < 1.01 * min(values):  # a constant needs a range
+        axes.set_ylim(min(values) / 10, max(values) * 10)
+    low, high = axes.get_ylim()
     decades = math.log10(high / low)
     if decades < 2.2:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)) if decades > 0.7 else MaxNLocator(5))
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if decades > 0.7 else MaxNLocator(5))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_kinds(settings: Sequence[Setting]) -> Figure:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from borat.lab.config import TASK_KEYS, RunConfig
+from borat.lab.config import SHARED_KEYS, TASK_KEYS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
 from borat.lab.metrics import METRICS, best, judge
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
@@ -21,8 +21,6 @@ from borat.lab.store.experiment import Experiment
 from borat.lab.store.records import RESULTS, Collection, best_setting, by_setting, number
 from borat.lab.store.run import LOST
 
-METHOD_KEYS = ("optimizer", "bundle_size", "schedule", "lr", "momentum", "weight_decay", "radius")
-"""Keys that a method may choose. All others except the seed make up the task."""
 LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge": "smooth hinge", "top5": "top-5 loss"}
 RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
 """Columns of the table of runs, by measure."""
@@ -198,7 +196,7 @@ class TaskGroup:
 def group(found: Collection) -> list[TaskGroup]:
     """Sort runs into tasks and settings, both by name."""
     tasks: dict[tuple[Any, ...], dict[RunConfig, pd.DataFrame]] = {}
-    keys = [key for key in RunConfig.model_fields if key not in (*METHOD_KEYS, "seed")]
+    keys = [key for key in RunConfig.model_fields if key not in SHARED_KEYS]
     for config, runs in by_setting(found.runs.sort_values("seed", kind="stable")).items():
         tasks.setdefault(tuple(config.identity[key] for key in keys), {})[config] = runs
     groups = []
@@ -247,7 +245,7 @@ def describe(config: RunConfig) -> tuple[str, ...]:
     parts += [f"label noise {config.label_noise:g}"] if config.label_noise else []
     parts += [f"{config.train_limit} examples"] if config.train_limit is not None else []
     parts += [f"{config.epochs} epoch{'s' * (config.epochs != 1)}", f"batches of {config.batch_size}"]
-    named = {"data", "model", "loss", "label_noise", "train_limit", "epochs", "batch_size", "seed", *METHOD_KEYS}
+    named = {"data", "model", "loss", "label_noise", "train_limit", "epochs", "batch_size", *SHARED_KEYS}
     defaults = RunConfig()
     for key, value in config.identity.items():
         if key not in named and value != getattr(defaults, key):

@@ -177,8 +177,7 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, result: Result) -> f
     if settings.empty:
         return None
     if claim.statistic == "best":
-        working = settings.value[settings.works]
-        return float(working.min() if lower_is_better(metric) else working.max())
+        return float(settings.value.min() if lower_is_better(metric) else settings.value.max())
     if claim.statistic == "mean":
         return mean_with_lost(runs, metric)
     return float(result.usable(cell)[settings.index].sum())
@@ -186,7 +185,7 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, result: Result) -> f
 
 def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
     """Return the mean over the chosen runs after an epoch, or after the last."""
-    curves = [curve(history, metric) for history in cell.chosen.history[cell.chosen.works]]
+    curves = [curve(history, metric) for history in cell.chosen.history[cell.chosen.value.notna()]]
     if not curves or min(map(len, curves)) < max(epoch, 1):
         return math.nan
     return statistics.fmean(values[epoch - 1] for values in curves)

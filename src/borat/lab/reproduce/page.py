@@ -8,25 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from borat.lab.reproduce.spec import Study
-from borat.lab.store.experiment import Experiment, ShownTable
+from borat.lab.store.experiment import Experiment
 from borat.lab.store.run import describe_environment
 from borat.lab.tables import Table
-
-
-@dataclass(frozen=True)
-class ResultPage:
-    """Tables and texts that a command shows and writes."""
-
-    tables: list[Table]
-    markdown: str
-    experiment: Experiment
-    """The record that ``borat report`` reads."""
-    failures: list[str]
-    """Runs that failed, and why."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +32,19 @@ class StudyResult(ABC):
         """Return the runs that failed, and why."""
         return []
 
-    def page(self, command: str, picture: str = "") -> ResultPage:
-        """Return the page of the result; ``picture`` is the link to its picture."""
-        spec = self.study.spec
-        tables = spec.tables(self)
-        record = Experiment(
-            title=spec.title,
-            source=spec.source,
-            scale=self.study.scale,
-            select_on=getattr(spec, "select_on", ""),
-            tables=tuple(ShownTable(**vars(table)) for table in tables),
-        )
-        return ResultPage(tables, self._markdown(tables, command, picture), record, self.failures())
+    @cached_property
+    def tables(self) -> list[Table]:
+        return self.study.spec.tables(self)
 
-    def _markdown(self, tables: Iterable[Table], command: str, picture: str) -> str:
+    @property
+    def experiment(self) -> Experiment:
+        """The record that ``borat report`` reads."""
+        spec, scale, tables = self.study.spec, self.study.scale, tuple(self.tables)
+        select_on = getattr(spec, "select_on", "")
+        return Experiment(title=spec.title, source=spec.source, scale=scale, select_on=select_on, tables=tables)
+
+    def markdown(self, command: str, picture: str = "") -> str:
+        """Return the page of the result; ``picture`` is the link to its picture."""
         spec, scale, environment = self.study.spec, self.study.scale, describe_environment()
         versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
         facts = [f"Paper: {spec.source}.", f"Scale: **{scale}**.", f"Data: {spec.needs}." if spec.needs else ""]
@@ -68,7 +56,7 @@ class StudyResult(ABC):
             " ".join(fact for fact in facts if fact),
             spec.question,
             *([f"![{spec.title}]({picture})"] if picture else ()),
-            *(table.as_markdown().strip() for table in tables),
+            *(table.as_markdown().strip() for table in self.tables),
             *_list("Remarks", [*by_hand, *spec.remarks(self), *marks]),
             *(_list("What the mini scale changes", spec.mini.differences) if scale == "mini" else ()),
             f"## The protocol at full scale\n\n{spec.protocol.strip()}",

@@ -126,25 +126,20 @@ class TrainingStudy(Study):
     def _choose(self, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
         """Return the best configuration, if any works; in a grid with each seed."""
         settings = by_setting(self._rows(cell, runs, cell.configs))
-        working = {config: seeds for config, seeds in settings.items() if seeds.works.all()}
+        working = {config: seeds for config, seeds in settings.items() if seeds.value.notna().all()}
         chosen = best_setting(working, self.spec.select_on_in(cell.column))
         return [config for config in cell.configs if config.replace(seed=0) == chosen]
 
 
 def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
-    """Load each data set once and return the number of classes in each column.
+    """Load the data of each column and return the numbers of classes; tasks have neither.
 
     Missing data raise before anything is trained, and decoded images are in the cache for the runs.
     """
-    from borat.lab import data
+    from borat.lab.training.train import load_data  # imports PyTorch, which reading a file does not need
 
-    keys = ("data", "train_split", "glove", "image_size", "image_column", "label_column", "window")
-    sets = {cell.column: tuple(getattr(c, key) for key in keys) for cell in cells for c in cell.configs}
-    classes = {}
-    for name, *options in dict.fromkeys(sets.values()):
-        task = data.load(name, data_dir=data_dir, **dict(zip(keys[1:], options, strict=True)))
-        classes[name, *options] = task.description.num_classes
-    return {column: classes[key] for column, key in sets.items()}
+    first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
+    return {column: load_data(config, data_dir).description.num_classes for column, config in first.items()}
 
 
 # Results
@@ -152,11 +147,11 @@ def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """Runs of a cell, as tables of :func:`borat.lab.read_runs` with four more columns.
+    """Runs of a cell, as tables of :func:`borat.lab.read_runs` with three more columns.
 
-    These are ``value``, the measurement that the table shows; ``score``, the one to choose by; ``works``, true if the
-    run finished and has both; and ``error``, the traceback of a failed run. The index holds the digests of the
-    configurations.
+    These are ``value``, the measurement that the table shows; ``score``, the one to choose by; and ``error``, the
+    traceback of a failed run. Value and score are NaN unless the run finished and has both. The index holds the digests
+    of the configurations.
     """
 
     cell: Cell
@@ -179,7 +174,7 @@ class CellResult:
 
     @property
     def values(self) -> pd.Series:
-        return self.chosen.value[self.chosen.works]
+        return self.chosen.value.dropna()
 
     @property
     def mean(self) -> float:
@@ -206,7 +201,7 @@ class Result(StudyResult):
     seconds: float = 0.0
     """Duration of the command; runs that were done before cost nothing."""
     classes: Mapping[str, int] = field(default_factory=dict)
-    """Number of classes in each column."""
+    """Number of classes in each column, except for tasks."""
     found: int = 0
     """Number of runs that were already in the folder, complete or not."""
 
@@ -241,12 +236,11 @@ class Result(StudyResult):
         """Return which settings of a cell are usable: near the best of all methods in the column."""
         lower = lower_is_better(self.spec.metric_in(cell.cell.column))
 
-        def accuracies(settings: pd.DataFrame) -> pd.Series:
-            values = settings.value.where(settings.works)
-            return values.map(as_accuracy) if lower else values
+        def accuracies(cell: CellResult) -> pd.Series:
+            return cell.settings.value.map(as_accuracy) if lower else cell.settings.value
 
-        top = best_accuracy(x for rival in self.in_column(cell.cell.column) for x in accuracies(rival.settings))
-        return accuracies(cell.settings).map(lambda accuracy: is_usable(accuracy, top))
+        top = best_accuracy(x for rival in self.in_column(cell.cell.column) for x in accuracies(rival))
+        return accuracies(cell).map(lambda accuracy: is_usable(accuracy, top))
 
     def timing(self) -> str:
         found = f", which found {self.found} of them begun or done" if self.found else ""
@@ -261,7 +255,7 @@ class Result(StudyResult):
 def mean_with_lost(runs: pd.DataFrame, metric: str) -> float:
     """Return the mean over all runs; one that diverged or failed has an accuracy of 0, or an infinite loss."""
     worst = math.inf if lower_is_better(metric) else 0.0
-    return float(runs.value.where(runs.works, worst).mean())
+    return float(runs.value.fillna(worst).mean())
 
 
 def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[str] = ()) -> pd.DataFrame:
@@ -276,19 +270,20 @@ def read_results(folder: Path, configs: Sequence[RunConfig], errors: Sequence[st
 
 
 def with_scores(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame:
-    """Return the table with the columns ``value``, ``score`` and ``works``."""
+    """Return the table with the columns ``value`` and ``score``."""
     for name in (metric, select_on):
         if name not in runs and not (runs.status == "failed").all():
             pick("measurement", name, [known for known in METRICS if known in runs])
     value, score = (runs.get(name, math.nan) for name in (metric, select_on))
     runs = runs.assign(value=value, score=score)
-    return runs.assign(works=(runs.status == "finished") & runs.value.notna() & runs.score.notna())
+    works = (runs.status == "finished") & runs.value.notna() & runs.score.notna()
+    return runs.assign(value=runs.value.where(works), score=runs.score.where(works))
 
 
 def mean_over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each setting: means of the measurements, and other columns from its first run.
 
-    A setting works if all of its seeds do; otherwise its status is that of the first seed that did not finish.
+    The value is NaN if that of a seed is. The status is that of the first seed that did not finish.
     """
     import pandas as pd
 
@@ -297,4 +292,4 @@ def mean_over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     means = {name: [seeds[name].mean(skipna=False) for seeds in settings] for name in numbers}
     status = [next((each for each in seeds.status if each != "finished"), "finished") for seeds in settings]
     first = pd.concat([seeds[:1] for seeds in settings])
-    return first.assign(**means, status=status, works=[seeds.works.all() for seeds in settings])
+    return first.assign(**means, status=status)

@@ -8,16 +8,9 @@ from typing import Self
 
 from borat.lab.files import write_json
 from borat.lab.strict import Listed, StrictModel
+from borat.lab.tables import Table
 
 NAME = "experiment.json"
-
-
-class ShownTable(StrictModel):
-    """A table of text; cells between double asterisks are bold."""
-
-    title: str
-    head: Listed[str]
-    rows: Listed[Listed[str]]
 
 
 class Experiment(StrictModel):
@@ -28,7 +21,7 @@ class Experiment(StrictModel):
     scale: str
     select_on: str = "validation_accuracy"
     """The metric by which the best runs were chosen."""
-    tables: Listed[ShownTable]
+    tables: Listed[Table]
     folder: str = ""
     """Its folder relative to the folder of a report; empty for that folder itself."""
 

@@ -50,7 +50,7 @@ def read_runs(folder: str | Path, names: Iterable[str] | None = None) -> pd.Data
         diverged, failed and running; ``epochs_done`` and ``seconds`` of training; the measurements after the last
         epoch and at the end, such as ``train_loss`` and ``test_accuracy``, accuracies between 0 and 1; ``accuracy``,
         that of the test split or, if there is none, of the validation split, once the run has ended; ``final_loss``
-        and ``perplexity``, likewise; and ``history``, the records of its epochs.
+        and ``perplexity``, likewise; ``config``, the RunConfig itself; and ``history``, the records of its epochs.
 
     Example:
         ``runs[runs.status == "finished"].groupby(["method", "lr"]).test_accuracy.agg(["mean", "std"])`` has the mean
@@ -72,7 +72,7 @@ def as_table(records: Iterable[Record]) -> pd.DataFrame:
     rows = [_row(*record) for record in records]
     measured = [name for name in METRICS if name in ALWAYS or any(name in row for row in rows)]
     columns = ["run", "method", *RunConfig.model_fields, "status", "epochs_done", "seconds", *measured, *RESULTS]
-    table = pd.DataFrame(rows, columns=[*columns, "history"]).set_index("run")
+    table = pd.DataFrame(rows, columns=[*columns, "config", "history"]).set_index("run")
     numbers = dict.fromkeys([*measured, *RESULTS, "radius", "shift", "clip", "seconds"], float)
     return table.astype({**numbers, **dict.fromkeys(COUNTS, "Int64")})
 
@@ -89,17 +89,9 @@ def _row(name: str, config: RunConfig, metrics: Metrics) -> dict[str, Any]:
         "epochs_done": len(metrics.epochs),
         "seconds": sum(number(epoch.get("seconds")) or 0.0 for epoch in metrics.epochs),
         **{key: number(value) for key, value in measured.items()},
+        "config": config,
         "history": metrics.epochs,
     }
-
-
-def configs_of(runs: pd.DataFrame) -> list[RunConfig]:
-    """Return the configuration of each row."""
-    import pandas as pd
-
-    rows = runs[list(RunConfig.model_fields)].astype(object).to_dict("records")
-    known: list[dict[str, Any]] = [{key: None if pd.isna(x) else x for key, x in row.items()} for row in rows]
-    return [RunConfig(**row) for row in known]
 
 
 def curve(history: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
@@ -109,10 +101,7 @@ def curve(history: Iterable[Mapping[str, Any]], metric: str) -> list[float]:
 
 def by_setting(runs: pd.DataFrame) -> dict[RunConfig, pd.DataFrame]:
     """Return the runs of each setting, which differ only in their seeds, by their configuration with the seed 0."""
-    places: dict[RunConfig, list[int]] = {}
-    for place, config in enumerate(configs_of(runs)):
-        places.setdefault(config.replace(seed=0), []).append(place)
-    return {config: runs.iloc[rows] for config, rows in places.items()}
+    return dict(list(runs.groupby(runs.config.map(lambda config: config.replace(seed=0)), sort=False)))
 
 
 def best_setting(settings: Mapping[T, pd.DataFrame], select_on: str) -> T | None:

@@ -29,6 +29,8 @@ from borat.lab.strict import explain, one_of
 
 PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
 STATUSES = ("finished", "diverged", "failed", "running")
+DONE = ("finished", "diverged")
+"""Statuses of runs that are not trained again. A failed run is, from its last checkpoint."""
 LOST = ("diverged", "failed")
 """Statuses of runs that ended without a result."""
 REMEDIES = {
@@ -59,8 +61,8 @@ class Metrics:
 
     @property
     def is_done(self) -> bool:
-        """True if there is nothing left to train. A failed run is trained again, from its last checkpoint."""
-        return self.status in ("finished", "diverged")
+        """True if there is nothing left to train."""
+        return self.status in DONE
 
 
 class Run:

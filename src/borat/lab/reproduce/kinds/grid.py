@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from borat.lab.metrics import best, lower_is_better, metric_text, value_text
 from borat.lab.reproduce.claims import PaperSpec
 from borat.lab.reproduce.kinds.table import config_text
 from borat.lab.reproduce.run import Result, mean_with_lost
-from borat.lab.store.records import configs_of
 from borat.lab.tables import DASH, Table
 
 
@@ -44,12 +45,9 @@ def _grid(result: Result, metric: str) -> Table:
     for cell in result.cells:
         names = [name for name in cell.cell.varied if name != "lr"]
         lines: dict[str, dict[float, str]] = {}
-        table = cell.settings
-        for config, value, works, status in zip(
-            configs_of(table), table[metric], table.works, table.status, strict=True
-        ):
-            text = value_text(metric, value) if works else status
-            lines.setdefault(config_text(config, names), {})[config.lr] = text
+        for setting in cell.settings.itertuples():
+            text = setting.status if math.isnan(setting.value) else value_text(metric, getattr(setting, metric))
+            lines.setdefault(config_text(setting.config, names), {})[setting.lr] = text
         for others, line in lines.items():
             rows.append((cell.cell.method, others or DASH, *(line.get(lr, DASH) for lr in rates)))
     head = ("method", "settings", *(f"lr {lr:g}" for lr in rates))
@@ -62,16 +60,15 @@ def _summary(spec: GridSpec, result: Result) -> Table:
     for cell in (cell for column in result.columns for cell in result.in_column(column)):
         settings = cell.settings
         usable = settings[result.usable(cell)]
-        values = settings.value[settings.works]
-        top = best(values.index, values.get, metric)
+        top = best(settings.index, settings.value.get, metric)
         rows.append((
             cell.cell.method,
-            DASH if top is None else value_text(metric, values[top]),
+            DASH if top is None else value_text(metric, settings.value[top]),
             DASH if top is None or fit not in settings else value_text(fit, settings[fit][top]),
             value_text(metric, mean_with_lost(cell.runs, metric)),
             f"{len(usable)} of {len(settings)}",
             ", ".join(f"{lr:g}" for lr in sorted(set(usable.lr))) or DASH,
-            str((~cell.runs.works).sum()),
+            str(cell.runs.value.isna().sum()),
         ))  # fmt: skip
     lost = "infinite" if lower_is_better(metric) else "0"
     fitted = metric_text(fit).removesuffix(", %")

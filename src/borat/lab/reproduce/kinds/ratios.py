@@ -86,7 +86,8 @@ def _ratios(spec: RatiosSpec, result: Result) -> pd.DataFrame:
 
 def _mean_loss(cell: CellResult) -> float:
     """Return the mean over the seeds; infinite if no configuration worked, or if a seed diverged."""
-    return float(cell.chosen.value.mean()) if len(cell.chosen) and cell.chosen.works.all() else math.inf
+    loss = float(cell.chosen.value.mean(skipna=False))
+    return math.inf if math.isnan(loss) else loss
 
 
 def summarise(ratios: pd.DataFrame) -> pd.DataFrame:

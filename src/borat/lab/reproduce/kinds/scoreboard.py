@@ -196,7 +196,7 @@ def make_board(result: Result) -> Board:
 
 def _score(runs: pd.DataFrame, metric: str, classes: int, seeds: int) -> Score:
     """Return the score of a configuration from its runs with each seed; there are none if no configuration worked."""
-    values = runs.value[runs.works].tolist() if len(runs) else []
+    values = runs.value.dropna()
     guess = math.log(classes) if lower_is_better(metric) else 1.0 - 1.0 / classes
     costs = [min(value if lower_is_better(metric) else 1.0 - value, guess) for value in values]
     lost = seeds - len(costs)
@@ -235,7 +235,7 @@ def _cell_table(title: str, result: Result, text: Callable[[CellResult], str]) -
 
 def _objective(runs: pd.DataFrame) -> str:
     """Return the mean over the seeds that worked, in the last epoch."""
-    found = [curve(history, "train_loss")[-1] for history in runs.history[runs.works]] if len(runs) else []
+    found = [curve(history, "train_loss")[-1] for history in runs.history[runs.value.notna()]]
     return value_text("train_loss", statistics.fmean(found)) if found else DASH
 
 

@@ -72,7 +72,7 @@ def choices(result: Result) -> Table:
         if cell.config is not None:
             chosen = config_text(cell.config, names)
             score = value_text(result.spec.select_on, cell.chosen.score.iloc[0])
-        lost = len(cell.runs) - cell.runs.works.sum()
+        lost = cell.runs.value.isna().sum()
         rows.append((cell.cell.method, cell.cell.column, chosen, score, str(len(cell.runs)), str(lost)))
     on = result.spec.select_on.replace("_", " ")
     return Table("Chosen configurations", ("method", "column", "chosen", on, "tried", "diverged or failed"), rows)

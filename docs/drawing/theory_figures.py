@@ -1,10 +1,15 @@
-"""Figures of the theorems: the measured objective over the number of updates, and the bound that was proved."""
+"""Figures of the theorems: the measured objective over the number of updates, and the bound that was proved.
+
+``python docs/drawing/theory_figures.py`` writes ``docs/theory-rates.png`` and ``docs/theory-lemmas.png``. With the name
+of a folder that holds the data sets mushrooms and w8a, it also writes ``docs/theory-real.png``.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +19,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from borat.lab.figures import BLUE, GREEN, GREY, ORANGE, VERMILION, kind_styles, save
-from borat.lab.theory import bounds, problems
+import theory_bounds as bounds
+import theory_problems as problems
+from borat.lab.figures import kind_styles, save
+from illustrations import BLUE, GREEN, GREY, ORANGE, VERMILION
 
 STYLES = {2: ("ALI-G", VERMILION, (0, (5, 2))), 3: ("BORAT3", BLUE, "solid"), 5: ("BORAT5", GREEN, (0, (1, 1)))}
 """Name, colour and dashes for each bundle size."""
@@ -77,26 +84,21 @@ def real_panels(data_dir: Path) -> list[Panel]:
     return panels
 
 
-def draw(
-    folder: Path, data_dir: Path | None = None, progress: Callable[[int, int], None] = lambda done, total: None
-) -> list[Path]:
-    """Draw the theorems, the lemmas and, with a folder of data, the theorems on real data. Return the paths."""
+def draw(folder: Path, data_dir: Path | None = None) -> None:
+    """Draw the theorems, the lemmas and, with a folder of data, the theorems on real data."""
     pictures = {"theory-rates": synthetic_panels()}
     if data_dir is not None:
         pictures["theory-real"] = real_panels(data_dir)
-    paths, done, total = [], 0, sum(map(len, pictures.values()))
     for name, panels in pictures.items():
         figure = Figure(figsize=(10, 6), layout="constrained")
         for axes, panel in zip(figure.subplots(2, 3).flat, panels, strict=True):
             _draw_panel(axes, panel)
-            done += 1
-            progress(done, total)
         _add_legend(figure)
-        paths += save(figure, folder, name, ["png"])
+        save(figure, folder, name, ["png"])
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     for axes, draw_lemma in zip(figure.subplots(1, 3), (_draw_progress, _draw_dual_values, _draw_kinds), strict=True):
         draw_lemma(axes)
-    return [*paths, *save(figure, folder, "theory-lemmas", ["png"])]
+    save(figure, folder, "theory-lemmas", ["png"])
 
 
 def _printed_smooth(problem: problems.Problem, lr: float, updates: int) -> Tensor:
@@ -192,3 +194,8 @@ def _draw_kinds(axes: Axes) -> None:
     axes.set(xlabel="η in units of 1 / 2β", ylabel="steps (%)", ylim=(0, 100))
     axes.set_xticks(range(len(shares)), [f"{s:g}" if s >= 1 else f"1/{1 / s:g}" for s in shares], fontsize=8)
     _decorate(axes, "three kinds left of the line (waves)", loc="upper left", bbox_to_anchor=(1, 1))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # faster for a few numbers at a time
+    draw(Path(__file__).parents[1], *map(Path, sys.argv[1:]))

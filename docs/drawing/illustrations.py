@@ -1,10 +1,12 @@
 """Illustrations: the paper's (schedules, a bundle in one dimension, a loss on which ALI-G oscillates) and FreeBORAT's.
 
-All numbers come from the lab's schedules and from the optimizers.
+All numbers come from the lab's schedules and from the optimizers. ``python docs/drawing/illustrations.py`` writes PNG
+files to ``docs/pictures``; with the name of a folder, PNG and PDF files to this folder.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,8 +19,9 @@ from borat import FreeBORAT
 from borat.lab.baselines import make_schedule
 from borat.lab.config import RunConfig
 from borat.lab.explain.frames import EXAMPLES, Frame, FreeFrame, free_trajectory, trajectory
-from borat.lab.figures import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, save
+from borat.lab.figures import COLOURS, save
 
+GREY, VERMILION, BLUE, GREEN, PURPLE, ORANGE, _ = (light for light, _ in COLOURS.values())
 EPOCHS, BATCHES = 200, 10
 SCHEDULES = {
     "constant": "constant",
@@ -28,8 +31,8 @@ SCHEDULES = {
 }
 
 
-def draw(folder: Path) -> list[Path]:
-    """Draw all illustrations as PNG and PDF, and return the paths."""
+def draw(folder: Path, formats: Sequence[str] = ("png", "pdf")) -> None:
+    """Draw all illustrations."""
     figures = {
         "learning-rate-schedules": draw_schedules(),
         "bundle": draw_bundle(),
@@ -37,7 +40,8 @@ def draw(folder: Path) -> list[Path]:
         "non-convex-example": draw_non_convex_example(),
         "free-borat": draw_free(),
     }
-    return [path for name, figure in figures.items() for path in save(figure, folder, name, ("png", "pdf"))]
+    for name, figure in figures.items():
+        save(figure, folder, name, formats)
 
 
 def draw_schedules() -> Figure:
@@ -239,3 +243,10 @@ def free_model(pieces: Sequence[FreeFrame], w: Tensor) -> Tensor:
     newest = pieces[-1]
     highest = torch.stack([line(piece, w) for piece in pieces]).amax(0).clamp(min=newest.target)
     return highest + (w - newest.centre).square() / (2 * newest.width)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        draw(Path(sys.argv[1]))
+    else:
+        draw(Path(__file__).parents[1] / "pictures", ["png"])

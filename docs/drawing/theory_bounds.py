@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import Constraint
 from borat._optim.borat import BORAT
-from borat.lab.theory.problems import BatchLoss, Problem
+from theory_problems import BatchLoss, Problem
 
 Bound = Callable[[Problem, float, int], Tensor]
 """Maps a problem, a learning rate and a number of updates to the bound after 1, 2, ... updates."""

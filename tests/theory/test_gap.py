@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import theory_problems as problems
 from borat._numbers.rolling import FADE, START
-from borat.lab.theory import problems
 from gap import (
     deviations,
     far_above_zero,
@@ -202,6 +202,6 @@ def test_a_small_start_does_not_stop_the_run(distance):
 
 
 def test_the_page_names_these_tests():
-    page = (Path(__file__).parents[3] / "docs" / "theory.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`test_gap\.py::(test_\w+)`", page))
     assert names == {name for name in globals() if name.startswith("test_")} - {"test_the_page_names_these_tests"}
