@@ -15,11 +15,11 @@ from PIL import Image
 from borat.lab.data.cache import cached, identify
 from borat.lab.data.errors import DataError, MissingDataError
 from borat.lab.data.images import NAME_COLUMNS, make_image_task
-from borat.lab.data.options import Options
-from borat.lab.data.own import checksum, find_classes, listed, name_classes, number_labels, split_off
+from borat.lab.data.own import checksum, find_classes, listed, name_classes, number_labels
 from borat.lab.data.pixels import decode_images
 from borat.lab.data.source import Source, find_path, open_files
-from borat.lab.data.task import MemorySplit, Task
+from borat.lab.data.splits import split_off
+from borat.lab.data.task import MemorySplit, Options, Task
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ def load_images(options: Options) -> Task:
     encoded = chain.from_iterable(read(split, image, "encoded images (bytes)") for split in found)
     identity = [(split, source.identity) for split, sources in found.items() for source in sources]
     tensors = cached(
-        options.cache,
         "images",
         (identity, options.image_size, image),
         lambda: {"images": decode_images(encoded, sum(sizes), side=options.image_size)},

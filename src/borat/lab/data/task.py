@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from borat._checks import check_count
-from borat.lab.data.errors import DataError
-from borat.lab.data.options import Options
-from borat.lab.data.sampling import Purpose, make_generator, sample, switch_labels
+from borat.lab.config import RunConfig
+from borat.lab.data.sampling import Purpose, make_generator, switch_labels
+
+
+class Options(RunConfig):
+    """The configuration of a run, and the folder or the file of its data."""
+
+    data_dir: Path | None = None
 
 
 class Batch(NamedTuple):
@@ -129,20 +135,6 @@ class MemorySplit:
     def to(self, device: torch.device | str) -> MemorySplit:
         """Return the same split on ``device``."""
         return replace(self, labels=self.labels.to(device), tensors=tuple(tensor.to(device) for tensor in self.tensors))
-
-
-def hold_out(split: MemorySplit, size: int) -> tuple[MemorySplit, MemorySplit]:
-    """Split at random into the examples that remain and ``size`` held-out ones, the same in every run."""
-    if size >= len(split):
-        where = ", ".join(split.sources)
-        raise DataError(f"validation_size={size} must be smaller than the {len(split)} training examples in {where}")
-    held, rest = sample(Purpose.HOLD_OUT, len(split), size)
-    return split.pick(rest), split.pick(held)
-
-
-def limit(split: MemorySplit, size: int | None) -> MemorySplit:
-    """Pick at most ``size`` examples at random, the same in every run; a smaller choice is part of a larger one."""
-    return split if size is None or size >= len(split) else split.pick(sample(Purpose.SUBSET, len(split), size)[0])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from borat.lab.baselines import (
     take_step,
 )
 from borat.lab.config import Execution, RunConfig
-from borat.lab.data.options import Options
 from borat.lab.files import check_writable
 from borat.lab.methods import METHODS
 from borat.lab.metrics import goodness, judge
@@ -56,8 +55,6 @@ STATISTICS_BATCHES = 16
 """Number of batches that measure running statistics at an average."""
 PATIENCE = 5.0
 """Seconds to wait for another process that is about to release the run's folder."""
-DATA_KEYS = tuple(option.name for option in fields(Options) if option.name in RunConfig.model_fields)
-"""Keys of a configuration that are options of its data set."""
 
 
 @dataclass
@@ -274,11 +271,6 @@ class Training:
         self.metrics = Metrics(**state["metrics"])
 
 
-def load_data(config: RunConfig, data_dir: Path | None) -> data.Task:
-    """Load the data of a run."""
-    return data.load(config.data, data_dir=data_dir, **{key: getattr(config, key) for key in DATA_KEYS})
-
-
 def train(
     config: RunConfig,
     folder: Path,
@@ -300,7 +292,7 @@ def train(
         other_task = find_task(config.task)
         with exclusive(folder, PATIENCE), without_denormals():
             return train_task(other_task, config, Run(folder))
-    task = load_data(config, data_dir)
+    task = data.load_for(config, data_dir)
     objective = make_objective(config, task.description)
     torch.manual_seed(config.seed)
     model = make_model_for(task, config)
