@@ -53,7 +53,11 @@ def test_csv(flowers):
         (lambda text: text.replace(",5,7,", ",NaN,7,"), DataError, r"line 7: column 'height'.* got 'NaN'"),
         (lambda text: text.replace(",5,7,", ",inf,7,"), DataError, r"line 7: column 'height'.* got 'inf'"),
         (lambda text: text.replace(",5,7,", ",five,7,"), DataError, r"line 7: column 'height'.* got 'five'"),
-        (lambda text: text.replace(",5,7,c", ",5,7,"), DataError, r"line 7: column 'kind' must hold classes, which are whole numbers or text, got ''"),
+        (
+            lambda text: text.replace(",5,7,c", ",5,7,"),
+            DataError,
+            r"line 7: column 'kind' must hold classes, .* got ''",
+        ),
         (lambda text: text.replace(",5,7,c", ",5,7,d"), DataError, r"at least 3 examples.*but 'd' has 1"),
         (lambda text: text.replace(",", ";"), DataError, r"several columns, separated by commas, got one"),
         (

@@ -65,7 +65,7 @@ def _configs(grid: Mapping[str, list[Any]]) -> list[RunConfig]:
     configs = expand(grid)
     for config in configs:
         check_method(config)
-    from borat.lab.training.checks import check_names  # slow to import: after the flags are checked
+    from borat.lab.training.model import check_names  # slow to import: after the flags are checked
 
     for config in configs:
         check_names(config)
