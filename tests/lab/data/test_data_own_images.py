@@ -182,20 +182,20 @@ def move_into(folder, *names):
     [
         (
             lambda f: move_into(f, "test", "val"),
-            r"val, test are read as splits because they contain folders, but train is missing\. Name",
+            r"must hold one folder for train, .* because val, test contain folders .*, got test, val\. If",
         ),
         (
             lambda f: move_into(f, "images", "test"),
-            r"test are read as splits because they contain folders, but images match no split",
+            r"because test contain folders and are read as splits, got images, test\.",
         ),
         (
             lambda f: move_into(f, "train", "evaluation"),
-            r"train are read as splits .*, but evaluation match no split\. Name",
+            r"because train contain folders .*, got evaluation, train\.",
         ),
         (
             lambda f: move_into(f, "train", "bus/red", "tram/red"),
-            r"pets: train are read as splits because they contain folders, but bus, tram match no split\. Name the "
-            r"splits train, val and test or, if all folders are classes, rename train",
+            r"pets must hold one folder for train, and at most one for val and test, because train contain folders and "
+            r"are read as splits, got bus, train, tram\. If all folders are classes, rename train",
         ),
         (
             lambda f: [(f / name).write_bytes(b"") for name in ("train.parquet", "more.parquet", "test.parquet")],

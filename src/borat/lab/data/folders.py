@@ -113,20 +113,16 @@ def _find_class_folders(folder: Path, options: Options) -> dict[str, list[Source
         if getattr(options, name) is not None:
             raise DataError(f"{name} is for parquet files, but {folder} has none")
     groups = _by_split(_subfolders(folder))
-    others = groups.pop("other")
-    splits = _names(path for paths in groups.values() for path in paths if _subfolders(path))
+    splits = [path for split in PREFIXES for path in groups[split] if _subfolders(path)]
     if not splits:  # the subfolders are classes, whatever their names
         return {"train": _list_images(folder)}
-    if others or not groups["train"]:
-        problem = f"{_names(others)} match no split" if others else "train is missing"
+    if groups["other"] or not groups["train"] or max(map(len, groups.values())) > 1:
         raise DataError(
-            f"{folder}: {splits} are read as splits because they contain folders, but {problem}. "
-            f"Name the splits train, val and test or, if all folders are classes, rename {splits}"
+            f"{folder} must hold one folder for train, and at most one for val and test, because {_names(splits)} "
+            f"contain folders and are read as splits, got {_names(_subfolders(folder))}. If all folders are classes, "
+            f"rename {_names(splits)}"
         )
-    for split, paths in groups.items():
-        if len(paths) > 1:
-            raise DataError(f"{folder} must hold one folder for {split}, got {_names(paths)}")
-    return {split: _list_images(path) for split, paths in groups.items() for path in paths}
+    return {split: _list_images(path) for split in PREFIXES for path in groups[split]}
 
 
 def _list_images(folder: Path) -> list[Source]:

@@ -17,13 +17,13 @@ from borat.lab.data.errors import DataError
 from borat.lab.data.pixels import decode_images
 from borat.lab.data.source import Hub, Source, open_split
 from borat.lab.data.splits import hold_out, limit
-from borat.lab.data.task import MemorySplit, Options, Task, Transform, make_task
+from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
 NAME_COLUMNS = "; give image_column and label_column to read others"
 
 
 @dataclass(frozen=True)
-class ImageTransform(Transform):
+class ImageTransform:
     """Augmentation and normalisation of images, (examples, channels, height, width), on their device.
 
     Args:
@@ -195,7 +195,10 @@ def make_image_task(
     transform = ImageTransform(mean.tolist(), std.tolist(), **augmentation)
     return make_task(
         name,
-        {key: dataclasses.replace(split, transform=transform) for key, split in {**splits, "train": train}.items()},
+        {
+            key: dataclasses.replace(split, transform=transform, draw=transform.draw)
+            for key, split in {**splits, "train": train}.items()
+        },
         options,
         input_shape=tuple(images.shape[1:]),
         mean=tuple((mean / white).tolist()),

@@ -17,7 +17,7 @@ from borat.lab.data.errors import DataError, MissingDataError
 from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.source import Hub, open_split
 from borat.lab.data.splits import hold_out, limit
-from borat.lab.data.task import MemorySplit, Options, Task, Transform, make_task
+from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
 HUB = Hub("stanfordnlp/snli")
 CLASSES = 3
@@ -37,15 +37,13 @@ def tokenize(sentence: str) -> list[str]:
     return TOKEN.findall(sentence.lower())
 
 
-class PadPairs(Transform):
+def pad_pairs(tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
     """Cut the padding of a batch of pairs to its longest sentences; each is followed by the lengths."""
-
-    def __call__(self, tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
-        inputs = []
-        for sentences in tensors:
-            lengths = (sentences != PADDING).sum(1)
-            inputs += [sentences[:, : int(lengths.max())].long(), lengths]
-        return tuple(inputs)
+    inputs = []
+    for sentences in tensors:
+        lengths = (sentences != PADDING).sum(1)
+        inputs += [sentences[:, : int(lengths.max())].long(), lengths]
+    return tuple(inputs)
 
 
 @dataclass
@@ -77,7 +75,7 @@ class Corpus:
         )
         where = tuple(source.where for source in sources)
         self.notes.append(f"{', '.join(where)}: {int((labels < 0).sum())} pairs without a gold label are left out")
-        pairs = MemorySplit(labels, where, (premises, hypotheses), PadPairs())
+        pairs = MemorySplit(labels, where, (premises, hypotheses), pad_pairs)
         return pairs.pick((labels >= 0).nonzero().flatten())
 
     def encode(self, sentences: Iterable[str]) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -90,26 +90,19 @@ class Split(Protocol):
     def to(self, device: torch.device | str) -> Split: ...
 
 
-class Transform:
-    """Preparation of the model's inputs from tensors of examples; the base class does nothing."""
-
-    def draw(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """Draw random numbers, (numbers, count), to augment a batch of ``count`` examples."""
-        return None
-
-    def __call__(self, tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the inputs of the model, augmented if there are ``draws``."""
-        return tensors
-
-
 @dataclass(eq=False)
 class MemorySplit:
-    """A split in memory: labels, and tensors that are prepared batch by batch; all have one entry per example."""
+    """A split in memory: labels, and tensors that are prepared batch by batch; all have one entry per example.
+
+    ``transform`` returns the inputs of the model from the tensors of a batch, augmented if it is given random numbers,
+    (numbers, examples), which ``draw`` returns for a number of examples.
+    """
 
     labels: Tensor
     sources: tuple[str, ...]
     tensors: tuple[Tensor, ...]
-    transform: Transform = field(default_factory=Transform)
+    transform: Callable[[tuple[Tensor, ...], Tensor | None], tuple[Tensor, ...]] = lambda tensors, draws: tensors
+    draw: Callable[[int, torch.Generator], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -121,9 +114,9 @@ class MemorySplit:
             order = torch.randperm(len(self), generator=make_generator(Purpose.ORDER, plan.seed, plan.epoch))
         for number, chosen, share in plan.cut(order):
             draws = None
-            if plan.augment:
+            if plan.augment and self.draw is not None:
                 generator = make_generator(Purpose.AUGMENTATION, plan.seed, plan.epoch, number)
-                draws = self.transform.draw(len(chosen), generator)
+                draws = self.draw(len(chosen), generator)
             batch = self.pick(chosen[share].to(self.labels.device))
             yield Batch(self.transform(batch.tensors, None if draws is None else draws[:, share]), batch.labels)
 

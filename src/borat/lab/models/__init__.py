@@ -94,7 +94,7 @@ def _check_shape(shape: tuple[int, ...], dimensions: tuple[str, ...]) -> None:
     if dimensions == IMAGE and min(shape[1:]) < SMALLEST_IMAGE:
         raise ValueError(
             f"images must have at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, got {shape[1]} x {shape[2]}; "
-            f"image_size scales them, such as image_size={8 * SMALLEST_IMAGE}"
+            f"image_size scales them, such as --image-size {8 * SMALLEST_IMAGE}"
         )
 
 

@@ -28,7 +28,7 @@ class CNN(nn.Module):
         channels, height, width = input_shape
         layers: list[nn.Module] = []
         for out in (32, 64):
-            layers += [conv3x3(channels, out), nn.BatchNorm2d(out), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+            layers += [conv(3, channels, out), nn.BatchNorm2d(out), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
             channels, height, width = out, height // 2, width // 2
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(
@@ -75,7 +75,7 @@ class ResNet18(DeepNetwork):
     def __init__(self, *, input_shape: Sequence[int], classes: int) -> None:
         channels = 64
         stem = nn.Sequential(
-            nn.Conv2d(input_shape[0], channels, 7, stride=2, padding=3, bias=False),
+            conv(7, input_shape[0], channels, stride=2),
             nn.BatchNorm2d(channels),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2, padding=1),
@@ -93,12 +93,12 @@ class BasicBlock(nn.Module):
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
         stride = 1 if channels == out else 2
-        self.conv1 = conv3x3(channels, out, stride)
+        self.conv1 = conv(3, channels, out, stride)
         self.norm1 = nn.BatchNorm2d(out)
-        self.conv2 = conv3x3(out, out)
+        self.conv2 = conv(3, out, out)
         self.norm2 = nn.BatchNorm2d(out)
         self.shortcut = (
-            nn.Identity() if channels == out else nn.Sequential(conv1x1(channels, out, stride), nn.BatchNorm2d(out))
+            nn.Identity() if channels == out else nn.Sequential(conv(1, channels, out, stride), nn.BatchNorm2d(out))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class WideResNet(DeepNetwork):
     ) -> None:
         count = blocks_per_stage(depth, "wide residual network")
         channels = 16
-        stem = conv3x3(input_shape[0], channels)
+        stem = conv(3, input_shape[0], channels)
         blocks: list[nn.Module] = []
         for stage, out in enumerate((16 * width, 32 * width, 64 * width)):
             for block in range(count):
@@ -138,11 +138,11 @@ class WideBlock(nn.Module):
     def __init__(self, channels: int, out: int, stride: int, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(channels)
-        self.conv1 = conv3x3(channels, out, stride)
+        self.conv1 = conv(3, channels, out, stride)
         self.norm2 = nn.BatchNorm2d(out)
         self.dropout = nn.Dropout(dropout)
-        self.conv2 = conv3x3(out, out)
-        self.shortcut = conv1x1(channels, out, stride) if channels != out else None
+        self.conv2 = conv(3, out, out)
+        self.shortcut = conv(1, channels, out, stride) if channels != out else None
 
     def forward(self, x: Tensor) -> Tensor:
         activated = rectify(self.norm1(x))
@@ -169,7 +169,7 @@ class DenseNet(DeepNetwork):
     ) -> None:
         layers = blocks_per_stage(depth, "DenseNet-BC")
         channels = 2 * growth
-        stem = conv3x3(input_shape[0], channels)
+        stem = conv(3, input_shape[0], channels)
         blocks: list[nn.Module] = []
         for block in range(3):
             if block > 0:
@@ -187,9 +187,9 @@ class DenseLayer(nn.Module):
     def __init__(self, channels: int, growth: int, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(channels)
-        self.conv1 = conv1x1(channels, BOTTLENECK * growth)
+        self.conv1 = conv(1, channels, BOTTLENECK * growth)
         self.norm2 = nn.BatchNorm2d(BOTTLENECK * growth)
-        self.conv2 = conv3x3(BOTTLENECK * growth, growth)
+        self.conv2 = conv(3, BOTTLENECK * growth, growth)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class Transition(nn.Module):
     def __init__(self, channels: int, out: int, dropout: float) -> None:
         super().__init__()
         self.norm = nn.BatchNorm2d(channels)
-        self.conv = conv1x1(channels, out)
+        self.conv = conv(1, channels, out)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -223,12 +223,8 @@ def blocks_per_stage(depth: int, name: str) -> int:
     return blocks
 
 
-def conv3x3(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False)
-
-
-def conv1x1(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(channels, out, 1, stride=stride, bias=False)
+def conv(size: int, channels: int, out: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(channels, out, size, stride=stride, padding=size // 2, bias=False)
 
 
 def rectify(x: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.lab.tasks.parts import generator, minibatches, mlp
-from borat.lab.tasks.task import DataTask
+from borat.lab.tasks.task import DataTask, generator, minibatches, mlp
 
 HELD_OUT = 300
 """Digits in the validation split, and in the test split."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from borat.lab.tasks.parts import minibatches, mlp
-from borat.lab.tasks.task import TrainingTask
+from borat.lab.tasks.task import TrainingTask, minibatches, mlp
 
 DISCOUNT = 0.99
 REWARD = 0.1

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gaussian_nll_loss, interpolate, max_pool2d, mse_loss, softplus
 
-from borat.lab.tasks.parts import generator, mlp
-from borat.lab.tasks.task import DataTask, SampledTask
+from borat.lab.tasks.task import DataTask, SampledTask, generator, mlp
 
 
 class NoisyRegression(DataTask):
