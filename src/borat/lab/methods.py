@@ -74,7 +74,7 @@ METHODS = {
         Method("sps", "SPS_max", 1.0, f"{_HERE}.loss_based:SPS"),
         Method("momo", "MoMo", 1.0, f"{_HERE}.momo:MoMo", _MOMENTUM, shards=False),
         Method("momo-adam", "MoMo-Adam", 0.01, f"{_HERE}.momo:MoMoAdam", shards=False),
-        Method("prodigy", "Prodigy", 1.0, f"{_HERE}.prodigy:Prodigy", shards=False),
+        Method("prodigy", "Prodigy", 1.0, "prodigyopt:Prodigy", shards=False),
         Method(
             *("schedule-free", "Schedule-Free", 1.0, f"{_HERE}.schedule_free:ScheduleFree", (*_MOMENTUM, "radius")),
             averages=True,

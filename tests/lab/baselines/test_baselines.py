@@ -701,7 +701,7 @@ def test_every_loss_has_a_value(loss):
     [
         ("yogi", "pytorch_optimizer", "pytorch_optimizer"),
         ("momo", "momo", "borat.lab.baselines.momo"),
-        ("prodigy", "prodigyopt", "borat.lab.baselines.prodigy"),
+        ("prodigy", "prodigyopt", "prodigyopt"),
         ("schedule-free", "schedulefree", "borat.lab.baselines.schedule_free"),
         ("dog", "dog", "borat.lab.baselines.dog"),
     ],

@@ -97,7 +97,7 @@ SMALL = {
     "resnet-18": {"input_shape": CIFAR},
     "mlp-12-9": {"input_shape": DIGITS},
     "mlp-11": {"input_shape": (7,), "batch_norm": True},
-    "cnn": {"input_shape": DIGITS, "hidden": 16},
+    "cnn": {"input_shape": DIGITS},
     "logistic": {"input_shape": DIGITS},
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -27,7 +29,8 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
     arguments = {key: getattr(config, key) for key in method.takes if key != "radius"} | dict(method.options)
     if "radius" in method.takes:
         arguments["constraint"] = ball
-    optimizer = _find_class(method)(model if method.takes_model else params, lr=config.lr, **arguments)
+    with redirect_stdout(io.StringIO()):  # Prodigy prints a remark about weight decay
+        optimizer = _find_class(method)(model if method.takes_model else params, lr=config.lr, **arguments)
     if ball is not None and "radius" not in method.takes:
         ball(params)
         optimizer.register_step_post_hook(lambda *_: ball(params))
@@ -49,10 +52,9 @@ def _find_class(method: Method) -> Callable[..., Optimizer]:
         return method.optimizer
     module, _, name = method.optimizer.partition(":")
     try:
-        found: Callable[..., Optimizer] = getattr(import_module(module), name)
+        return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         raise ValueError(f"this optimizer needs {error.name}, which is missing: pip install 'borat[peers]'") from error
-    return found
 
 
 def sgd(params: list[nn.Parameter], lr: float, momentum: float, **options: Any) -> Optimizer:

@@ -35,8 +35,7 @@ def cached(name: str, identity: Any, make: Callable[[], Tensors]) -> Tensors:
     folder = Path(os.environ.get("BORAT_CACHE") or Path.home() / ".cache" / "borat")
     path = folder / f"{name}-{key}.pt"
     try:
-        cached_tensors: Tensors = torch.load(path, mmap=True, weights_only=True)
-        return cached_tensors
+        return torch.load(path, mmap=True, weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError):
         tensors = make()
     try:

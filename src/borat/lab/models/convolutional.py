@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+HIDDEN = 128
+"""Width of the hidden layer of a CNN."""
+
 BOTTLENECK = 4
 """Channels of a dense layer's 1x1 convolution, in units of the growth rate."""
 
@@ -16,14 +19,9 @@ COMPRESSION = 0.5
 
 
 class CNN(nn.Module):
-    """Two 3x3 convolutions with batch normalisation and pooling, then a hidden layer: minutes on a CPU.
+    """Two 3x3 convolutions with batch normalisation and pooling, then a hidden layer with dropout: minutes on a CPU."""
 
-    Args:
-        dropout: before the classifier.
-        hidden: width of the hidden layer.
-    """
-
-    def __init__(self, *, input_shape: Sequence[int], classes: int, dropout: float = 0.0, hidden: int = 128) -> None:
+    def __init__(self, *, input_shape: Sequence[int], classes: int, dropout: float = 0.0) -> None:
         super().__init__()
         channels, height, width = input_shape
         layers: list[nn.Module] = []
@@ -32,15 +30,12 @@ class CNN(nn.Module):
             channels, height, width = out, height // 2, width // 2
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(
-            nn.Linear(channels * height * width, hidden),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, classes),
+            *(nn.Linear(channels * height * width, HIDDEN), nn.ReLU(inplace=True)),
+            *(nn.Dropout(dropout), nn.Linear(HIDDEN, classes)),
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.classifier(self.features(images).flatten(1))
-        return scores
+        return self.classifier(self.features(images).flatten(1))
 
 
 class DeepNetwork(nn.Module):
@@ -64,9 +59,7 @@ class DeepNetwork(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.activation(self.blocks(self.stem(images)))
-        scores: Tensor = self.classifier(features.mean((2, 3)))
-        return scores
+        return self.classifier(self.activation(self.blocks(self.stem(images))).mean((2, 3)))
 
 
 class ResNet18(DeepNetwork):
@@ -148,8 +141,7 @@ class WideBlock(nn.Module):
         activated = rectify(self.norm1(x))
         # both branches share the activation if the width changes
         shortcut = x if self.shortcut is None else self.shortcut(activated)
-        residual: Tensor = self.conv2(self.dropout(rectify(self.norm2(self.conv1(activated)))))
-        return residual + shortcut
+        return self.conv2(self.dropout(rectify(self.norm2(self.conv1(activated))))) + shortcut
 
 
 class DenseNet(DeepNetwork):

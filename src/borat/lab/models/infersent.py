@@ -52,8 +52,7 @@ class InferSent(nn.Module):
     ) -> Tensor:
         """Return the scores of pairs of sentences: padded word indices, (batch, words), and their lengths."""
         u, v = self.encode(premise, premise_lengths), self.encode(hypothesis, hypothesis_lengths)
-        scores: Tensor = self.classifier(torch.cat((u, v, (u - v).abs(), u * v), 1))
-        return scores
+        return self.classifier(torch.cat((u, v, (u - v).abs(), u * v), 1))
 
     def encode(self, words: Tensor, lengths: Tensor) -> Tensor:
         """Return the maximum of each LSTM output over the words of a sentence, without padding."""
