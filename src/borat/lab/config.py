@@ -13,7 +13,13 @@ from borat.lab.files import pick
 from borat.lab.methods import METHODS, label_of
 from borat.lab.strict import StrictModel, one_of
 
-LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
+LOSSES = {
+    "ce": "torch.nn:CrossEntropyLoss",
+    "hinge": "borat.losses:MultiClassHingeLoss",
+    "smooth-hinge": "borat.losses:SmoothHingeLoss",
+    "top5": "borat.losses:TopKCrossEntropyLoss",
+}
+"""Losses of the paper, and the place of each as ``module:name``; all are averaged over the batch."""
 BATCH_SCHEDULES = ("constant", "cosine", "one-cosine", "warmup", "warmup-cosine")
 """Schedules that change the learning rate after batches rather than epochs; tasks take no others."""
 SCHEDULES = (*BATCH_SCHEDULES, "manual", "piecewise", "geometric", "plateau")
