@@ -191,14 +191,11 @@ def make_image_task(
     train = limit(splits["train"], options.train_limit)
     (images,) = train.tensors
     mean, std = channel_statistics(images)
-    augmentation: dict[str, Any] = {"padding": 4, "flips": True} if augment else {}
-    transform = ImageTransform(mean.tolist(), std.tolist(), **augmentation)
+    transform = ImageTransform(mean.tolist(), std.tolist(), padding=4 if augment else 0, flips=augment)
+    prepared: dict[str, Any] = {"transform": transform, "draw": transform.draw}
     return make_task(
         name,
-        {
-            key: dataclasses.replace(split, transform=transform, draw=transform.draw)
-            for key, split in {**splits, "train": train}.items()
-        },
+        {key: dataclasses.replace(split, **prepared) for key, split in {**splits, "train": train}.items()},
         options,
         input_shape=tuple(images.shape[1:]),
         mean=tuple((mean / white).tolist()),
