@@ -13,7 +13,13 @@ from borat.lab.files import pick
 from borat.lab.methods import METHODS, label_of
 from borat.lab.strict import StrictModel, one_of
 
-LOSSES = ("ce", "hinge", "smooth-hinge", "top5")
+LOSSES = {
+    "ce": "torch.nn:CrossEntropyLoss",
+    "hinge": "borat.losses:MultiClassHingeLoss",
+    "smooth-hinge": "borat.losses:SmoothHingeLoss",
+    "top5": "borat.losses:TopKCrossEntropyLoss",
+}
+"""Losses of the paper, and the place of each as ``module:name``; all are averaged over the batch."""
 BATCH_SCHEDULES = ("constant", "cosine", "one-cosine", "warmup", "warmup-cosine")
 """Schedules that change the learning rate after batches rather than epochs; tasks take no others."""
 SCHEDULES = (*BATCH_SCHEDULES, "manual", "piecewise", "geometric", "plateau")
@@ -39,15 +45,15 @@ class RunConfig(StrictModel):
 
     data: str = Field(default="digits", description="Name of a data set")
     label_noise: float = Field(default=0.0, ge=0, le=1, description="Probability that a training label is wrong")
-    train_limit: int | None = Field(default=None, description="Number of training examples to use")
-    validation_size: int | None = Field(default=None, description="Number of training examples to hold out")
+    train_limit: int | None = Field(default=None, ge=1, description="Number of training examples to use")
+    validation_size: int | None = Field(default=None, ge=1, description="Number of training examples to hold out")
     augment: bool = Field(default=True, description="Augment training images")
     train_split: str | None = Field(default=None, description="Split of snli to train on")
     glove: str | None = Field(default=None, description="File of GloVe vectors for snli")
-    image_size: int | None = Field(default=None, description="Width and height of images, in pixels")
+    image_size: int | None = Field(default=None, ge=1, description="Width and height of images, in pixels")
     image_column: str | None = Field(default=None, description="Column of your images")
     label_column: str | None = Field(default=None, description="Column of your labels")
-    window: int | None = Field(default=None, description="Characters in an example of text")
+    window: int | None = Field(default=None, ge=1, description="Characters in an example of text")
 
     model: str = Field(default="mlp-128-128", description="Name of a model")
     dropout: Fraction = Field(default=0.0, description="Probability of dropout")
@@ -68,7 +74,7 @@ class RunConfig(StrictModel):
 
     epochs: Count = Field(default=10, description="Passes over the training data")
     batch_size: Count = Field(default=128, description="Examples in a batch")
-    seed: int = Field(default=0, description="Seed of all random numbers")
+    seed: int = Field(default=0, ge=0, description="Seed of all random numbers")
 
     precision: Annotated[str, one_of("32", "64", "bf16-mixed")] = Field(
         default="32", description="Precision: 32, 64 or bf16-mixed"

@@ -69,12 +69,12 @@ METHODS = {
         # derived for piecewise linear losses; lr is the proximal coefficient
         Method("dfw", "DFW", 0.1, f"{_HERE}.loss_based:DFW", _MOMENTUM, losses=("smooth-hinge", "hinge")),
         Method("bpgrad", "BPGrad", 0.02, f"{_HERE}.loss_based:BPGrad", _MOMENTUM),  # lr is 1 / Lipschitz constant
-        Method("l4adam", "L4Adam", 0.15, f"{_HERE}.l4:L4Adam"),  # lr is a fraction of the gap
-        Method("l4mom", "L4Mom", 0.15, f"{_HERE}.l4:L4Mom", _MOMENTUM),
+        Method("l4adam", "L4Adam", 0.15, f"{_HERE}.loss_based:L4Adam"),  # lr is a fraction of the gap
+        Method("l4mom", "L4Mom", 0.15, f"{_HERE}.loss_based:L4Mom", _MOMENTUM),
         Method("sps", "SPS_max", 1.0, f"{_HERE}.loss_based:SPS"),
         Method("momo", "MoMo", 1.0, f"{_HERE}.momo:MoMo", _MOMENTUM, shards=False),
         Method("momo-adam", "MoMo-Adam", 0.01, f"{_HERE}.momo:MoMoAdam", shards=False),
-        Method("prodigy", "Prodigy", 1.0, f"{_HERE}.prodigy:Prodigy", shards=False),
+        Method("prodigy", "Prodigy", 1.0, "prodigyopt:Prodigy", shards=False),
         Method(
             *("schedule-free", "Schedule-Free", 1.0, f"{_HERE}.schedule_free:ScheduleFree", (*_MOMENTUM, "radius")),
             averages=True,

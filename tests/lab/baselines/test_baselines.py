@@ -16,8 +16,7 @@ from torch.nn.utils import parameters_to_vector
 
 from borat import ALIG
 from borat.lab.baselines import evaluating, make_loss, make_optimizer, make_schedule, step_size, take_step
-from borat.lab.baselines.l4 import L4Adam, L4Mom
-from borat.lab.baselines.loss_based import DFW, SPS, BPGrad
+from borat.lab.baselines.loss_based import DFW, SPS, BPGrad, L4Adam, L4Mom
 from borat.lab.config import LOSSES, SCHEDULES, RunConfig
 from borat.lab.figures import COLOURS
 from borat.lab.methods import METHODS
@@ -702,7 +701,7 @@ def test_every_loss_has_a_value(loss):
     [
         ("yogi", "pytorch_optimizer", "pytorch_optimizer"),
         ("momo", "momo", "borat.lab.baselines.momo"),
-        ("prodigy", "prodigyopt", "borat.lab.baselines.prodigy"),
+        ("prodigy", "prodigyopt", "prodigyopt"),
         ("schedule-free", "schedulefree", "borat.lab.baselines.schedule_free"),
         ("dog", "dog", "borat.lab.baselines.dog"),
     ],

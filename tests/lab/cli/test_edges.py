@@ -25,8 +25,7 @@ from borat.lab.config import RunConfig
 from borat.lab.robustness import Trial
 from borat.lab.store.run import Run
 from borat.lab.sweeps.engines.local import LocalEngine
-from borat.lab.sweeps.jobs import TrainingJob
-from borat.lab.sweeps.progress import JobProgress
+from borat.lab.sweeps.jobs import JobProgress, TrainingJob
 from borat.lab.sweeps.sweep import run_configs, sweep
 from borat.lab.training.train import train
 from processes import ended, start_borat, wait_until

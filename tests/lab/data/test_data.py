@@ -19,7 +19,8 @@ from borat.lab.data.errors import DataError
 from borat.lab.data.images import IMAGE_SETS, ImageTransform, channel_statistics
 from borat.lab.data.sampling import switch_labels
 from borat.lab.data.source import Hub, load_from_hub
-from borat.lab.data.task import MemorySplit, hold_out, limit
+from borat.lab.data.splits import hold_out, limit
+from borat.lab.data.task import MemorySplit
 from data_files import encode, random_images, slow_augmentation, use_hub, write_images
 
 
@@ -206,11 +207,12 @@ def test_a_damaged_cache_is_replaced(tmp_path, cache):
     assert torch.equal(first.splits["train"].tensors[0], second.splits["train"].tensors[0])
 
 
-def test_a_cache_that_cannot_be_written_only_warns(tmp_path):
+def test_a_cache_that_cannot_be_written_only_warns(tmp_path, monkeypatch):
     write_set("mnist", tmp_path)
     (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("BORAT_CACHE", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="cannot be cached"):
-        task = load("mnist", data_dir=tmp_path, cache_dir=tmp_path / "file", validation_size=5)
+        task = load("mnist", data_dir=tmp_path, validation_size=5)
     assert task.description.sizes["train"] == 25
 
 
@@ -246,12 +248,9 @@ def test_digits():
     task = load()
     assert task.description.input_shape == (1, 8, 8)
     assert task.description.augment is False
-    inputs, labels = whole(task, "train")
+    inputs, _ = whole(task, "train")
     assert abs(float(inputs.mean())) < 1e-5
     assert abs(float(inputs.std()) - 1) < 1e-3
-    flat, same = whole(load("digits", flatten=True), "train")
-    assert torch.equal(inputs.flatten(1), flat)
-    assert torch.equal(labels, same)
     assert sorted(torch.cat([whole(task, split)[1] for split in task.splits]).bincount().tolist()) == sorted(
         [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     )

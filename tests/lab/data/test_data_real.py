@@ -12,9 +12,9 @@ from data_files import real_files
 @pytest.fixture(scope="module")
 def cifar100(tmp_path_factory):
     folder = real_files("cifar100")
-    return lambda **options: load(
-        "cifar100", data_dir=folder, cache_dir=tmp_path_factory.getbasetemp() / "cifar-cache", **options
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BORAT_CACHE", str(tmp_path_factory.getbasetemp() / "cifar-cache"))
+        yield lambda **options: load("cifar100", data_dir=folder, **options)
 
 
 def test_cifar100(cifar100):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from borat.lab.data import load
-from borat.lab.data.errors import LabelError
+from borat.lab.data.errors import DataError
 from data_files import IMAGE, encode, use_hub, write_images
 
 SIZES = [(40, 60), (50, 40), (32, 32), (64, 33)]
@@ -140,8 +140,8 @@ def test_errors_before_training(folder):
     write_images(path, images, "image", {"label": [3, 1000]}, names=False)
     many = pa.array([{"bytes": encode(images[0]), "path": None}] * 2001, type=IMAGE)
     pq.write_table(pa.table({"image": many, "label": [3] * 2000 + [1000]}), path)
-    with pytest.raises(LabelError, match=rf"{path}: column 'label', row 2000: the label 1000 is not in 0 … 999"):
+    with pytest.raises(DataError, match=rf"{path}: column 'label', row 2000: the label 1000 is not in 0 … 999"):
         load("imagenet", data_dir=folder)
     write_images(path, images, "image", {"label": [3, 1000]}, names=False)
-    with pytest.raises(LabelError, match=rf"{path}: column 'label', row 1: the label 1000 is not in 0 … 999"):
+    with pytest.raises(DataError, match=rf"{path}: column 'label', row 1: the label 1000 is not in 0 … 999"):
         load("imagenet", data_dir=folder)

@@ -91,7 +91,7 @@ def test_word_vectors(snli, suffix):
     path = snli / f"glove{suffix}"
     content = b"a 0.5 -1 2\nzebra 1 1 1\nman 1 2 3\nunused 9 9 9\n. . . 4 5 6\n<s> 7 7 7\n"
     path.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
-    task = load("snli", data_dir=snli, glove=path)
+    task = load("snli", data_dir=snli, glove=str(path))
     assert task.vocabulary[:4] == MARKS
     assert set(task.vocabulary[4:]) == {"a", "man", "zebra"}
     assert task.embeddings is not None
@@ -101,7 +101,7 @@ def test_word_vectors(snli, suffix):
     assert rows["<s>"] == [7.0, 7.0, 7.0]
     assert rows["<pad>"] == [0.0, 0.0, 0.0]
     assert any(rows["<unk>"])
-    again = load("snli", data_dir=snli, glove=path)
+    again = load("snli", data_dir=snli, glove=str(path))
     assert torch.equal(task.embeddings, again.embeddings)
 
 

@@ -62,8 +62,8 @@ def test_a_new_model_guesses():
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("gpt-0-64", (8,), "layers must be an integer of at least 1, got 0"),
-        ("ngram-0-8", (8,), "context must be an integer of at least 1, got 0"),
+        ("gpt-0-64", (8,), "unknown model 'gpt-0-64'; did you mean 'gpt-2-64'"),
+        ("ngram-0-8", (8,), "unknown model 'ngram-0-8'"),
         ("gpt-2-64", (1, 8, 8), r"input_shape must be \(characters\), got"),
         ("gpt-2", (8,), "did you mean 'gpt-2-64'"),
         ("ngram", (8,), "did you mean 'ngram-6-96'"),

@@ -32,8 +32,7 @@ from borat.lab.sweeps.engines.base import Ended
 from borat.lab.sweeps.engines.local import LocalEngine, usable_cores
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import combinations, expand
-from borat.lab.sweeps.jobs import Outcome, TrainingJob, digest
-from borat.lab.sweeps.progress import SweepProgress
+from borat.lab.sweeps.jobs import Outcome, SweepProgress, TrainingJob, digest
 from borat.lab.sweeps.sweep import run_configs
 from borat.lab.training.train import train
 from processes import count_group, ended, start_borat, wait_until

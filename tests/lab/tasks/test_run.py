@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from borat import BORAT
 from borat.lab.tasks import TrainingTask, run
 
 
@@ -146,3 +147,17 @@ def test_a_task_without_a_loss_names_the_missing_methods():
 
     with pytest.raises(NotImplementedError, match="Nothing must implement loss, or networks and losses"):
         record(Nothing())
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_an_incomplete_bundle_makes_an_update_only_if_it_is_the_only_one(steps):
+    flushed = []
+
+    class Flushing(BORAT):
+        def flush(self):
+            before = self.param_groups[0]["params"][0].detach().clone()
+            super().flush()
+            flushed.append(not torch.equal(before, self.param_groups[0]["params"][0]))
+
+    run(Line(), lambda network: Flushing(network.parameters(), lr=0.1, bundle_size=3), steps=steps)
+    assert flushed == ([True] if steps == 1 else [])

@@ -1,7 +1,6 @@
 """Optimizers, losses and schedules by name, and one way to use them all."""
 
-from borat.lab.baselines.losses import make_loss
-from borat.lab.baselines.optimizers import check_optimizer, make_optimizer
+from borat.lab.baselines.optimizers import check_optimizer, make_loss, make_optimizer
 from borat.lab.baselines.schedules import make_schedule
 from borat.lab.baselines.stepping import drops_batches, evaluating, is_lost, last_step, step_size, take_step
 

@@ -1,8 +1,10 @@
-"""Optimizers as the table of methods describes them."""
+"""Optimizers and losses as the tables of methods and losses describe them."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +14,7 @@ from torch.optim import Optimizer
 
 from borat._state import sharding
 from borat.constraints import L2Ball
-from borat.lab.config import RunConfig, check_method
+from borat.lab.config import LOSSES, RunConfig, check_method
 from borat.lab.methods import METHODS, Method
 
 
@@ -27,7 +29,8 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
     arguments = {key: getattr(config, key) for key in method.takes if key != "radius"} | dict(method.options)
     if "radius" in method.takes:
         arguments["constraint"] = ball
-    optimizer = _find_class(method)(model if method.takes_model else params, lr=config.lr, **arguments)
+    with redirect_stdout(io.StringIO()):  # Prodigy prints a remark about weight decay
+        optimizer = _find_class(method)(model if method.takes_model else params, lr=config.lr, **arguments)
     if ball is not None and "radius" not in method.takes:
         ball(params)
         optimizer.register_step_post_hook(lambda *_: ball(params))
@@ -45,14 +48,21 @@ def check_optimizer(config: RunConfig) -> None:
 
 def _find_class(method: Method) -> Callable[..., Optimizer]:
     """Import the class of a method now: its library may not be installed."""
-    if not isinstance(method.optimizer, str):
-        return method.optimizer
-    module, _, name = method.optimizer.partition(":")
     try:
-        found: Callable[..., Optimizer] = getattr(import_module(module), name)
+        return _import(method.optimizer) if isinstance(method.optimizer, str) else method.optimizer
     except ModuleNotFoundError as error:
         raise ValueError(f"this optimizer needs {error.name}, which is missing: pip install 'borat[peers]'") from error
-    return found
+
+
+def make_loss(config: RunConfig) -> nn.Module:
+    """Return the loss of a run."""
+    return _import(LOSSES[config.loss])()
+
+
+def _import(place: str) -> Any:
+    """Return the object at a place of the form ``module:name``."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def sgd(params: list[nn.Parameter], lr: float, momentum: float, **options: Any) -> Optimizer:

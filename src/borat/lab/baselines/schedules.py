@@ -25,15 +25,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import (
-    CosineAnnealingWarmRestarts,
-    LambdaLR,
-    LRScheduler,
-    MultiStepLR,
-    ReduceLROnPlateau,
-    StepLR,
-)
+from torch.optim import Optimizer, lr_scheduler
 
 from borat.lab.config import RunConfig
 
@@ -52,23 +44,23 @@ class Schedule:
         budget: number of batches in all epochs.
     """
 
-    def __init__(self, scheduler: LRScheduler | None, budget: int) -> None:
+    def __init__(self, scheduler: lr_scheduler.LRScheduler | None, budget: int) -> None:
         self.scheduler, self.budget = scheduler, budget
         self.batches_done = 0
 
     def after_batch(self) -> None:
         """Call this after each step of the optimizer."""
         self.batches_done += 1
-        if isinstance(self.scheduler, CosineAnnealingWarmRestarts) and self.batches_done < self.budget:
+        if isinstance(self.scheduler, lr_scheduler.CosineAnnealingWarmRestarts) and self.batches_done < self.budget:
             self.scheduler.step(COSINE_CYCLES * self.batches_done / self.budget)
-        elif isinstance(self.scheduler, LambdaLR) and self.batches_done < self.budget:
+        elif isinstance(self.scheduler, lr_scheduler.LambdaLR) and self.batches_done < self.budget:
             self.scheduler.step()
 
     def after_epoch(self, score: float) -> None:
         """Call this after each epoch and its evaluation, with a score for which higher is better."""
-        if isinstance(self.scheduler, ReduceLROnPlateau):
+        if isinstance(self.scheduler, lr_scheduler.ReduceLROnPlateau):
             self.scheduler.step(score)
-        elif isinstance(self.scheduler, MultiStepLR | StepLR):
+        elif isinstance(self.scheduler, lr_scheduler.MultiStepLR | lr_scheduler.StepLR):
             self.scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,21 +82,21 @@ def make_schedule(optimizer: Optimizer, config: RunConfig, batches: int) -> Sche
     return Schedule(_make_scheduler(optimizer, config, budget), budget)
 
 
-def _make_scheduler(optimizer: Optimizer, config: RunConfig, budget: int) -> LRScheduler | None:
+def _make_scheduler(optimizer: Optimizer, config: RunConfig, budget: int) -> lr_scheduler.LRScheduler | None:
     match config.schedule:
         case "manual" if not config.data.startswith("svhn"):
-            return MultiStepLR(optimizer, _milestones(config, 0.3, 0.6, 0.8), 0.2)
+            return lr_scheduler.MultiStepLR(optimizer, _milestones(config, 0.3, 0.6, 0.8), 0.2)
         case "manual" | "piecewise":
-            return MultiStepLR(optimizer, _milestones(config, 0.5, 0.75), 0.1)
+            return lr_scheduler.MultiStepLR(optimizer, _milestones(config, 0.5, 0.75), 0.1)
         case "geometric":
-            return StepLR(optimizer, step_size=2, gamma=0.94)
+            return lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.94)
         case "cosine":
-            return CosineAnnealingWarmRestarts(optimizer, T_0=1, T_mult=2)
+            return lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=1, T_mult=2)
         case "one-cosine" | "warmup" | "warmup-cosine":
             warmup = math.ceil(WARMUP * budget) if "warmup" in config.schedule else 0
-            return LambdaLR(optimizer, _factor(warmup, budget if "cosine" in config.schedule else None))
+            return lr_scheduler.LambdaLR(optimizer, _factor(warmup, budget if "cosine" in config.schedule else None))
         case "plateau":
-            return ReduceLROnPlateau(optimizer, "max", factor=0.2, patience=0, threshold=0.0)
+            return lr_scheduler.ReduceLROnPlateau(optimizer, "max", factor=0.2, patience=0, threshold=0.0)
     return None
 
 

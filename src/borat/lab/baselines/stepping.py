@@ -68,6 +68,9 @@ def step_size(optimizer: Optimizer) -> float | None:
         return step.step_size[0] if isinstance(step.step_size, tuple) else step.step_size
     if isinstance(optimizer, torch.optim.SGD):
         return float(optimizer.param_groups[0]["lr"])
+    group = optimizer.param_groups[0]
+    if "d" in group:  # Prodigy's estimate of the distance to the solution
+        return float(group["d"] * group["lr"]) if group["k"] else None
     size = getattr(optimizer, "step_size", None)
     return None if size is None else float(size)
 

@@ -62,7 +62,7 @@ def _configs(grid: Mapping[str, list[Any]]) -> list[RunConfig]:
     configs = expand(grid)
     for config in configs:
         check_method(config)
-    from borat.lab.training.checks import check_names  # slow to import: after the flags are checked
+    from borat.lab.training.model import check_names  # slow to import: after the flags are checked
 
     for config in configs:
         check_names(config)
@@ -103,13 +103,12 @@ def _download(configs: Sequence[RunConfig]) -> None:
 def _check_own_data(states: Mapping[RunConfig, str], out: Path, data_dir: Path | None) -> None:
     """Load a user's own data, to report mistakes before any run starts; finished runs must have used the same data."""
     from borat.lab import data
-    from borat.lab.training.train import DATA_KEYS, load_data
 
     loaded: dict[tuple[object, ...], data.Task] = {}
     for config, state in states.items():
         if config.data in data.OWN:
-            key = tuple(getattr(config, name) for name in ("data", *DATA_KEYS))
-            loaded[key] = loaded.get(key) or load_data(config, data_dir)
+            key = tuple(getattr(config, name) for name in ("data", *data.KEYS))
+            loaded[key] = loaded.get(key) or data.load_for(config, data_dir)
             if state in DONE:
                 Run(out / config.digest).check_data(asdict(loaded[key].description))
 

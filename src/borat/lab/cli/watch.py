@@ -9,8 +9,7 @@ from typing import Any
 from borat.lab.cli.common import echo, progress_bar
 from borat.lab.config import NAMED_BY_METHOD, RunConfig
 from borat.lab.metrics import unseen, with_unit
-from borat.lab.sweeps.jobs import Outcome
-from borat.lab.sweeps.progress import SweepProgress, Watch
+from borat.lab.sweeps.jobs import Outcome, SweepProgress, Watch
 
 
 @contextmanager

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from borat.lab.config import RunConfig
 from borat.lab.data.characters import load_characters, load_topics
 from borat.lab.data.csv import load_csv
 from borat.lab.data.errors import DataError
 from borat.lab.data.folders import load_images
 from borat.lab.data.images import IMAGE_SETS, load_digits, load_image_set
 from borat.lab.data.libsvm import LIBSVM_SETS, load_libsvm
-from borat.lab.data.options import COMMON, Options
 from borat.lab.data.snli import load_snli
 from borat.lab.data.stream import load_imagenet
 from borat.lab.data.synthetic import load_repeat_copy, load_separable
-from borat.lab.data.task import Batch, Description, Task
+from borat.lab.data.task import Batch, Description, Options, Task
 from borat.lab.files import pick
 
-__all__ = ["DATASETS", "FROM_HUB", "OWN", "Batch", "Description", "Loader", "Task", "find_loader", "load"]
+__all__ = ["DATASETS", "FROM_HUB", "KEYS", "OWN", "Batch", "Description", "Loader", "Options", "Task"]
+__all__ += ["find_loader", "load", "load_for"]
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,17 @@ class Loader:
 
     load: Callable[[Options], Task]
     options: tuple[str, ...] = ()
+    """Keys of a configuration that apply to it, besides those in ``COMMON``."""
     models: tuple[str, ...] = ()
     """Families of models for these data; empty for all models of images or vectors."""
 
 
-IMAGE_OPTIONS = ("label_noise", "validation_size", "flatten", "image_size", "image_column", "label_column")
+COMMON = ("seed", "train_limit", "augment")
+"""Keys of a configuration that apply to all data sets."""
+IMAGE_OPTIONS = ("label_noise", "validation_size", "image_size", "image_column", "label_column")
 TEXT_MODELS = ("gpt", "ngram")
 DATASETS: dict[str, Loader] = {
-    "digits": Loader(load_digits, ("label_noise", "validation_size", "flatten")),
+    "digits": Loader(load_digits, ("label_noise", "validation_size")),
     **{name: Loader(partial(load_image_set, name), IMAGE_OPTIONS) for name in IMAGE_SETS},
     "imagenet": Loader(load_imagenet, ("image_size",)),
     "snli": Loader(load_snli, ("label_noise", "validation_size", "train_split", "glove"), models=("infersent",)),
@@ -57,31 +62,46 @@ OWN = ("images", "csv", "text")
 """Data sets that a user provides."""
 
 
-def load(name: str = "digits", **options: Any) -> Task:
+KEYS = tuple(dict.fromkeys((*COMMON, *(key for loader in DATASETS.values() for key in loader.options))))
+"""Keys of a configuration that are options of its data set."""
+
+
+def load(name: str = "digits", *, data_dir: str | Path | None = None, **options: Any) -> Task:
     """Load and check a data set; errors are raised here, not during training.
 
     Args:
         name: one of :data:`DATASETS`.
-        **options: those of :class:`~borat.lab.data.options.Options` that apply to it.
+        data_dir: a folder of parquet files, as on the hub: ``train*.parquet``, ``test*.parquet``, ``valid*.parquet``,
+            ``extra*.parquet``; by default the hub itself. For the LIBSVM sets a folder of their text files, for
+            ``images`` a folder of class folders or parquet files, for ``csv`` and ``text`` a file.
+        **options: keys of :class:`~borat.lab.config.RunConfig` that apply to it. The seed is that of label noise, of
+            synthetic problems, and by default of the batches; held-out examples and subsets do not depend on it.
 
     Raises:
         MissingDataError: a file or folder is missing, or the hub cannot be reached. It is a FileNotFoundError.
-        DataError: the data cannot be used; the subclasses in :mod:`borat.lab.data.errors` say why. It is a ValueError.
+        DataError: the data cannot be used. It is a ValueError.
 
     Example:
-        >>> task = load("digits", flatten=True)
+        >>> task = load("digits")
         >>> task.description.sizes
         {'train': 1258, 'validation': 180, 'test': 359}
         >>> batch = next(task.batches("train", 32))
         >>> batch.inputs[0].shape, batch.labels.shape
-        (torch.Size([32, 64]), torch.Size([32]))
+        (torch.Size([32, 1, 8, 8]), torch.Size([32]))
     """
-    loader = find_loader(name)
-    for key, value in options.items():
-        pick("option", key, [field.name for field in fields(Options)])
-        if key not in (*COMMON, *loader.options) and value != getattr(Options, key):
+    for key in options:
+        pick("option", key, KEYS)
+    return load_for(RunConfig(data=name, **options), data_dir)
+
+
+def load_for(config: RunConfig, data_dir: str | Path | None = None) -> Task:
+    """Load the data of a run; see :func:`load`."""
+    name, loader = config.data, find_loader(config.data)
+    for key in KEYS:
+        if key not in (*COMMON, *loader.options) and getattr(config, key) != RunConfig.model_fields[key].default:
             raise ValueError(f"{key} does not apply to {name}")
-    task = loader.load(Options(**options))
+    place = None if data_dir is None else Path(data_dir).expanduser()
+    task = loader.load(Options(**config.as_dict(), data_dir=place))
     for split, size in task.description.sizes.items():
         if size == 0:
             sources = ", ".join(task.description.sources[split])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import warnings
 from collections.abc import Callable
@@ -20,8 +21,10 @@ VERSION = 1
 Tensors = dict[str, Tensor]
 
 
-def cached(folder: Path, name: str, identity: Any, make: Callable[[], Tensors]) -> Tensors:
-    """Return the tensors of ``make``, from ``folder`` if they are cached there for the same ``identity``.
+def cached(name: str, identity: Any, make: Callable[[], Tensors]) -> Tensors:
+    """Return the tensors of ``make``, from the cache if they are there for the same ``identity``.
+
+    The cache is the folder ``$BORAT_CACHE``, by default ``~/.cache/borat``.
 
     ``identity`` holds the path, size and modification time of the source files, so that changed files are read again;
     nothing is cached without it. A damaged cache file is replaced. A folder that cannot be written causes a warning.
@@ -29,10 +32,10 @@ def cached(folder: Path, name: str, identity: Any, make: Callable[[], Tensors]) 
     if not identity:
         return make()
     key = hashlib.sha256(repr((VERSION, identity)).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("BORAT_CACHE") or Path.home() / ".cache" / "borat")
     path = folder / f"{name}-{key}.pt"
     try:
-        cached_tensors: Tensors = torch.load(path, mmap=True, weights_only=True)
-        return cached_tensors
+        return torch.load(path, mmap=True, weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError):
         tensors = make()
     try:

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from borat.lab.data.errors import CorruptFileError, DataError
-from borat.lab.data.options import Options
+from borat.lab.data.errors import DataError
 from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.source import find_path
-from borat.lab.data.task import Batch, Plan, Task, make_task
+from borat.lab.data.task import Batch, Options, Plan, Task, make_task
 
 WINDOW = 64
 """Default number of characters in an example."""
@@ -87,7 +86,7 @@ def load_characters(options: Options) -> Task:
 
 def load_topics(options: Options) -> Task:
     """Load the topics of Python's documentation, even if ``data_dir`` is given for other data sets."""
-    return load_characters(replace(options, data_dir=None))
+    return load_characters(options.model_copy(update={"data_dir": None}))
 
 
 def encode(text: str) -> tuple[str, Tensor]:
@@ -130,7 +129,7 @@ def _read(data_dir: Path) -> tuple[str, str]:
     try:
         text = content.decode("utf-8-sig")  # without a byte order mark
     except UnicodeDecodeError as error:
-        raise CorruptFileError(
+        raise DataError(
             f"{path} must be text in UTF-8: byte {error.start} is 0x{content[error.start]:02x}, {error.reason}"
         ) from error
     if not text:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from borat.lab.data.errors import CorruptFileError, DataError, LabelError, SchemaError
-from borat.lab.data.options import Options
-from borat.lab.data.own import checksum, find_classes, name_classes, number_labels, split_off
+from borat.lab.data.errors import DataError
+from borat.lab.data.own import checksum, find_classes, name_classes, number_labels
 from borat.lab.data.source import find_path
-from borat.lab.data.task import MemorySplit, Task, limit, make_task
+from borat.lab.data.splits import limit, split_off
+from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ def load_csv(options: Options) -> Task:
     column = options.label_column or "label"
     if column not in table:
         found = ", ".join(table.columns)
-        raise SchemaError(f"{path} has no column {column!r}, only {found}; give label_column, that of the classes")
+        raise DataError(f"{path} has no column {column!r}, only {found}; give label_column, that of the classes")
     names = _labels(path, table[column])
     features = _features(path, table.drop(columns=column))
     classes = find_classes(names, f"{path}: column {column!r}")
@@ -62,21 +62,17 @@ def _read(path: Path) -> pd.DataFrame:
 
     try:
         table = pd.read_csv(path, header=None, dtype=str, na_filter=False, skip_blank_lines=False, encoding="utf-8-sig")
-    except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path} is empty; its first line must name the columns") from error
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(f"{path} must be text in UTF-8: {error}") from error
     except (ValueError, EOFError, OSError, LZMAError, zlib.error) as error:
-        raise CorruptFileError(f"{path} is not a complete CSV file: {str(error).strip()}") from error
+        raise DataError(f"{path} must be a complete CSV file in UTF-8: {str(error).strip()}") from error
     table = table.set_index(table.index + 1)
     names = table.iloc[0].tolist()
     if len(names) < 2:
-        raise SchemaError(f"{path} must have several columns, separated by commas, got one, {names[0]!r}")
+        raise DataError(f"{path} must have several columns, separated by commas, got one, {names[0]!r}")
     for place, name in enumerate(names, start=1):
         if not name.strip():
-            raise SchemaError(f"{path}: column {place} has no name. Drop it if it numbers the rows: it is no feature")
+            raise DataError(f"{path}: column {place} has no name. Drop it if it numbers the rows: it is no feature")
         if names.count(name) > 1:
-            raise SchemaError(f"{path} has several columns {name!r}; each needs a name of its own")
+            raise DataError(f"{path} has several columns {name!r}; each needs a name of its own")
     is_blank = table.apply(lambda column: column.str.strip() == "").all(axis=1)
     table = table[~is_blank].iloc[1:].set_axis(names, axis=1)
     if table.empty:
@@ -86,42 +82,28 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _labels(path: Path, column: pd.Series[str]) -> list[Any]:
     """Return the labels as integers if all are whole numbers, and as text if one is not a number."""
-    if (column == "").any():
-        raise LabelError(f"{path}, line {_first(column == '')}: column {column.name!r} has no class")
-    numbers = _numbers(column)
-    if numbers.isna().any():
-        return list(column)
-    broken = numbers % 1 != 0
-    if broken.any():
-        raise LabelError(
-            f"{path}, line {_first(broken)}: column {column.name!r} must hold classes, which are whole numbers or "
-            f"text, got {numbers[broken].iloc[0]:g}"
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce").astype("float64")
+    is_text = bool(numbers.isna().any())
+    is_wrong = column == "" if is_text else numbers % 1 != 0
+    if is_wrong.any():
+        raise DataError(
+            f"{path}, line {is_wrong.idxmax()}: column {column.name!r} must hold classes, which are whole numbers or "
+            f"text, got {column[is_wrong.idxmax()]!r}"
         )
-    return [int(number) for number in numbers]
+    return list(column) if is_text else [int(number) for number in numbers]
 
 
 def _features(path: Path, table: pd.DataFrame) -> Tensor:
-    columns = []
-    for name in table.columns:
-        numbers = _numbers(table[name])
-        wrong = ~np.isfinite(numbers)
-        if wrong.any():
-            value = table[name][_first(wrong)]
-            raise SchemaError(
-                f"{path}, line {_first(wrong)}: column {name!r} must hold finite numbers, "
-                f"got {repr(value) if value else 'nothing'}; fill it in, or drop the line or the column"
-            )
-        columns.append(numbers.to_numpy())
-    return torch.from_numpy(np.stack(columns, 1))
-
-
-def _numbers(column: pd.Series[str]) -> pd.Series[float]:
-    """Convert a column to numbers, with NaN for all else."""
     import pandas as pd
 
-    return pd.to_numeric(column, errors="coerce").astype("float64")
-
-
-def _first(condition: pd.Series[bool]) -> int:
-    """Return the line of the first row that satisfies a condition."""
-    return int(condition.idxmax())
+    numbers = table.apply(pd.to_numeric, errors="coerce").astype("float64")
+    for name, is_wrong in (~np.isfinite(numbers)).items():
+        if is_wrong.any():
+            line = is_wrong.idxmax()
+            raise DataError(
+                f"{path}, line {line}: column {name!r} must hold finite numbers, got {table[name][line]!r}; "
+                "fill it in, or drop the line or the column"
+            )
+    return torch.tensor(numbers.to_numpy())

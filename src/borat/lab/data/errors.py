@@ -9,15 +9,3 @@ class MissingDataError(FileNotFoundError):
 
 class DataError(ValueError):
     """The data cannot be used with the given options."""
-
-
-class SchemaError(DataError):
-    """A column is missing or holds values of another type."""
-
-
-class CorruptFileError(DataError):
-    """A file is truncated or damaged."""
-
-
-class LabelError(DataError):
-    """A label is missing or is not one of the classes."""

@@ -15,11 +15,11 @@ from PIL import Image
 from borat.lab.data.cache import cached, identify
 from borat.lab.data.errors import DataError, MissingDataError
 from borat.lab.data.images import NAME_COLUMNS, make_image_task
-from borat.lab.data.options import Options
-from borat.lab.data.own import checksum, find_classes, listed, name_classes, number_labels, split_off
+from borat.lab.data.own import checksum, find_classes, listed, name_classes, number_labels
 from borat.lab.data.pixels import decode_images
 from borat.lab.data.source import Source, find_path, open_files
-from borat.lab.data.task import MemorySplit, Task
+from borat.lab.data.splits import split_off
+from borat.lab.data.task import MemorySplit, Options, Task
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,6 @@ def load_images(options: Options) -> Task:
     encoded = chain.from_iterable(read(split, image, "encoded images (bytes)") for split in found)
     identity = [(split, source.identity) for split, sources in found.items() for source in sources]
     tensors = cached(
-        options.cache,
         "images",
         (identity, options.image_size, image),
         lambda: {"images": decode_images(encoded, sum(sizes), side=options.image_size)},
@@ -114,20 +113,16 @@ def _find_class_folders(folder: Path, options: Options) -> dict[str, list[Source
         if getattr(options, name) is not None:
             raise DataError(f"{name} is for parquet files, but {folder} has none")
     groups = _by_split(_subfolders(folder))
-    others = groups.pop("other")
-    splits = _names(path for paths in groups.values() for path in paths if _subfolders(path))
+    splits = [path for split in PREFIXES for path in groups[split] if _subfolders(path)]
     if not splits:  # the subfolders are classes, whatever their names
         return {"train": _list_images(folder)}
-    if others or not groups["train"]:
-        problem = f"{_names(others)} match no split" if others else "train is missing"
+    if groups["other"] or not groups["train"] or max(map(len, groups.values())) > 1:
         raise DataError(
-            f"{folder}: {splits} are read as splits because they contain folders, but {problem}. "
-            f"Name the splits train, val and test or, if all folders are classes, rename {splits}"
+            f"{folder} must hold one folder for train, and at most one for val and test, because {_names(splits)} "
+            f"contain folders and are read as splits, got {_names(_subfolders(folder))}. If all folders are classes, "
+            f"rename {_names(splits)}"
         )
-    for split, paths in groups.items():
-        if len(paths) > 1:
-            raise DataError(f"{folder} must hold one folder for {split}, got {_names(paths)}")
-    return {split: _list_images(path) for split, paths in groups.items() for path in paths}
+    return {split: _list_images(path) for split in PREFIXES for path in groups[split]}
 
 
 def _list_images(folder: Path) -> list[Source]:

@@ -13,30 +13,28 @@ from torch import Tensor
 from torch.nn import functional
 
 from borat.lab.data.cache import cached
-from borat.lab.data.errors import DataError, LabelError
-from borat.lab.data.options import Options
+from borat.lab.data.errors import DataError
 from borat.lab.data.pixels import decode_images
 from borat.lab.data.source import Hub, Source, open_split
-from borat.lab.data.task import MemorySplit, Task, Transform, hold_out, limit, make_task
+from borat.lab.data.splits import hold_out, limit
+from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
 NAME_COLUMNS = "; give image_column and label_column to read others"
 
 
 @dataclass(frozen=True)
-class ImageTransform(Transform):
+class ImageTransform:
     """Augmentation and normalisation of images, (examples, channels, height, width), on their device.
 
     Args:
         mean: of each channel, in the units of the pixels.
         std: standard deviation of each channel.
-        flatten: return images as vectors.
         padding: black pixels on each side of an image before a random crop; 0 disables crops.
         flips: flip horizontally at random. Off for data whose mirror images have other classes, such as digits.
     """
 
     mean: Sequence[float] = ()
     std: Sequence[float] = ()
-    flatten: bool = False
     padding: int = 0
     flips: bool = False
 
@@ -48,8 +46,7 @@ class ImageTransform(Transform):
 
     def __call__(self, tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
         images = tensors[0] if draws is None else self.augment(tensors[0], draws.to(tensors[0].device))
-        images = normalise(images, self.mean, self.std)
-        return (images.flatten(1) if self.flatten else images,)
+        return (normalise(images, self.mean, self.std),)
 
     def augment(self, images: Tensor, draws: Tensor) -> Tensor:
         """Crop and flip images as drawn. They stay bytes."""
@@ -155,7 +152,7 @@ def _decode(name: str, sources: Sequence[Source], spec: ImageSet, options: Optio
         return {"images": images}
 
     identity = tuple(part for source in sources for part in source.identity)
-    return cached(options.cache, name, identity and (identity, spec.image, spec.shape, size), decode)["images"]
+    return cached(name, identity and (identity, spec.image, spec.shape, size), decode)["images"]
 
 
 def find_families(split: MemorySplit, coarse: Tensor, classes: int) -> Tensor:
@@ -164,7 +161,7 @@ def find_families(split: MemorySplit, coarse: Tensor, classes: int) -> Tensor:
     families[split.labels] = coarse
     wrong = split.labels[families[split.labels] != coarse].tolist()
     if wrong:
-        raise LabelError(f"{', '.join(split.sources)}: class {wrong[0]} appears with more than one super-class")
+        raise DataError(f"{', '.join(split.sources)}: class {wrong[0]} appears with more than one super-class")
     families[families < 0] = int(coarse.max()) + 1  # classes without examples
     return families
 
@@ -194,13 +191,13 @@ def make_image_task(
     train = limit(splits["train"], options.train_limit)
     (images,) = train.tensors
     mean, std = channel_statistics(images)
-    augmentation: dict[str, Any] = {"padding": 4, "flips": True} if augment else {}
-    transform = ImageTransform(mean.tolist(), std.tolist(), bool(options.flatten), **augmentation)
+    transform = ImageTransform(mean.tolist(), std.tolist(), padding=4 if augment else 0, flips=augment)
+    prepared: dict[str, Any] = {"transform": transform, "draw": transform.draw}
     return make_task(
         name,
-        {key: dataclasses.replace(split, transform=transform) for key, split in {**splits, "train": train}.items()},
+        {key: dataclasses.replace(split, **prepared) for key, split in {**splits, "train": train}.items()},
         options,
-        input_shape=(images[0].numel(),) if options.flatten else tuple(images.shape[1:]),
+        input_shape=tuple(images.shape[1:]),
         mean=tuple((mean / white).tolist()),
         std=tuple((std / white).tolist()),
         augment=options.augment and augment,

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from borat.lab.data.cache import cached, identify
-from borat.lab.data.errors import CorruptFileError, LabelError, MissingDataError
-from borat.lab.data.options import Options
+from borat.lab.data.errors import DataError, MissingDataError
 from borat.lab.data.source import find_path
-from borat.lab.data.task import MemorySplit, Task, hold_out, limit, make_task
+from borat.lab.data.splits import hold_out, limit
+from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
 SUFFIXES = ("", ".txt", ".bz2", ".txt.bz2", ".gz")
 
@@ -50,9 +50,9 @@ def load_libsvm(name: str, options: Options) -> Task:
     if path is None:
         names = ", ".join(stem + suffix for stem in spec.train for suffix in SUFFIXES)
         raise MissingDataError(f"{folder} has none of {names}; get {name} from LIBSVM's page")
-    train = read_split(name, path, options)
+    train = read_split(name, path)
     if test_path := find_file(spec.test, path.parent):
-        test = read_split(name, test_path, options)
+        test = read_split(name, test_path)
     else:
         train, test = hold_out(train, len(train) // 5)
         notes.append(f"there is no test file: a fifth of {path} is held out")
@@ -66,13 +66,13 @@ def find_file(stems: tuple[str, ...], folder: Path) -> Path | None:
     return next((path for stem in stems for suffix in SUFFIXES if (path := folder / (stem + suffix)).is_file()), None)
 
 
-def read_split(name: str, path: Path, options: Options) -> MemorySplit:
+def read_split(name: str, path: Path) -> MemorySplit:
     """Read a file, or its cached tensors."""
     spec = LIBSVM_SETS[name]
-    tensors = cached(options.cache, name, identify(path), lambda: read_file(path, spec.features))
+    tensors = cached(name, identify(path), lambda: read_file(path, spec.features))
     for row, label in enumerate(tensors["labels"].tolist(), start=1):
         if label not in spec.labels:
-            raise LabelError(f"{path}, line {row}: the label {label:g} is not one of {spec.labels}")
+            raise DataError(f"{path}, line {row}: the label {label:g} is not one of {spec.labels}")
     return MemorySplit((tensors["labels"] == spec.labels[1]).long(), (str(path),), (tensors["features"],))
 
 
@@ -83,10 +83,10 @@ def read_file(path: Path, features: int) -> dict[str, Tensor]:
     try:
         matrix, labels = load_svmlight_file(str(path), n_features=features, dtype=np.float32, zero_based=False)
     except (ValueError, OSError, EOFError) as error:
-        raise CorruptFileError(f"{path} is not a complete LIBSVM file of {features} features: {error}") from error
+        raise DataError(f"{path} is not a complete LIBSVM file of {features} features: {error}") from error
     if not len(labels):
-        raise CorruptFileError(f"{path} has no examples")
+        raise DataError(f"{path} has no examples")
     if not np.isfinite(matrix.data).all():
         row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~np.isfinite(matrix.data))[0], side="right"))
-        raise CorruptFileError(f"{path}, line {row}: a feature is not a finite number")
+        raise DataError(f"{path}, line {row}: a feature is not a finite number")
     return {"features": torch.from_numpy(matrix.toarray()), "labels": torch.from_numpy(labels)}

@@ -12,7 +12,7 @@ import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from borat.lab.data.errors import CorruptFileError, SchemaError
+from borat.lab.data.errors import DataError
 
 IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """PIL's errors for bytes that are not a complete image, or an image that is too large."""
@@ -62,7 +62,7 @@ def decode_images(
         pixels = pixels or values.shape[1:]
         if values.shape[1:] != pixels:
             got, expected = (f"{width} x {height}" for height, width in (values.shape[1:], pixels))
-            raise SchemaError(f"{place}: the image has {got} pixels, expected {expected}{hint}")
+            raise DataError(f"{place}: the image has {got} pixels, expected {expected}{hint}")
         if row == 0:
             images = np.empty((count, *values.shape), dtype=np.uint8)
         elif len(values) > images.shape[1]:
@@ -74,13 +74,13 @@ def decode_images(
 def decode_image(content: bytes | None, place: str, mode: str | None = None) -> Image.Image:
     """Decode an image to PIL's ``mode``, or by default to what a viewer shows, in 8-bit greyscale or RGB."""
     if not content:
-        raise SchemaError(f"{place} is empty; it must be an image")
+        raise DataError(f"{place} is empty; it must be an image")
     try:
         picture: Image.Image = Image.open(io.BytesIO(content))
         picture.load()  # before EXIF is read: PIL transposes a TIFF itself, and removes its orientation
         return picture.convert(mode) if mode else _flatten(_reduce_to_8_bits(_transpose(picture)))
     except IMAGE_ERRORS as error:
-        raise CorruptFileError(f"{place}: the image cannot be decoded: {error}") from error
+        raise DataError(f"{place}: the image cannot be decoded: {error}") from error
 
 
 def _transpose(picture: Image.Image) -> Image.Image:

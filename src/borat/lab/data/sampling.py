@@ -1,4 +1,4 @@
-"""Random choices: streams of random numbers, held-out examples, subsets, and label noise.
+"""Streams of random numbers, and label noise.
 
 Each use has its own stream, keyed by a seed and, where it applies, by the epoch and the number of the batch. No state
 is carried from one batch to the next, so a resumed run draws the same numbers as an uninterrupted one.
@@ -11,9 +11,6 @@ from enum import IntEnum
 import numpy as np
 import torch
 from torch import Tensor
-
-SPLIT_SEED = 1234
-"""Seed of all held-out sets and subsets: runs with different seeds share one validation set."""
 
 
 class Purpose(IntEnum):
@@ -36,26 +33,6 @@ def derive_seed(purpose: Purpose, *key: int) -> int:
 def make_generator(purpose: Purpose, *key: int) -> torch.Generator:
     """Return a generator on the CPU, so that every device sees the same numbers."""
     return torch.Generator().manual_seed(derive_seed(purpose, *key))
-
-
-def sample(purpose: Purpose, count: int, size: int) -> tuple[Tensor, Tensor]:
-    """Split the indices below ``count`` into a random sample and the rest; small samples are part of larger ones."""
-    order = torch.randperm(count, generator=make_generator(purpose, SPLIT_SEED))
-    return order[:size].sort().values, order[size:].sort().values
-
-
-def sample_each_class(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Split the indices of examples into a random share of each class, at least one example, and the rest.
-
-    >>> [part.tolist() for part in sample_each_class(torch.tensor([0, 1, 1, 0]), 0.1)]
-    [[0, 2], [1, 3]]
-    """
-    order = torch.randperm(len(labels), generator=make_generator(Purpose.HOLD_OUT, SPLIT_SEED))
-    is_chosen = torch.zeros(len(labels), dtype=torch.bool)
-    for label in torch.unique(labels):
-        members = order[labels[order] == label]
-        is_chosen[members[: max(1, round(share * len(members)))]] = True
-    return is_chosen.nonzero().flatten(), (~is_chosen).nonzero().flatten()
 
 
 def switch_labels(labels: Tensor, probability: float, families: Tensor, seed: int) -> Tensor:

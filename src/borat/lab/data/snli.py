@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from borat.lab.data.errors import CorruptFileError, DataError, MissingDataError
-from borat.lab.data.options import Options
+from borat.lab.data.errors import DataError, MissingDataError
 from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.source import Hub, open_split
-from borat.lab.data.task import MemorySplit, Task, Transform, hold_out, limit, make_task
+from borat.lab.data.splits import hold_out, limit
+from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
 HUB = Hub("stanfordnlp/snli")
 CLASSES = 3
@@ -37,15 +37,13 @@ def tokenize(sentence: str) -> list[str]:
     return TOKEN.findall(sentence.lower())
 
 
-class PadPairs(Transform):
+def pad_pairs(tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
     """Cut the padding of a batch of pairs to its longest sentences; each is followed by the lengths."""
-
-    def __call__(self, tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
-        inputs = []
-        for sentences in tensors:
-            lengths = (sentences != PADDING).sum(1)
-            inputs += [sentences[:, : int(lengths.max())].long(), lengths]
-        return tuple(inputs)
+    inputs = []
+    for sentences in tensors:
+        lengths = (sentences != PADDING).sum(1)
+        inputs += [sentences[:, : int(lengths.max())].long(), lengths]
+    return tuple(inputs)
 
 
 @dataclass
@@ -77,7 +75,7 @@ class Corpus:
         )
         where = tuple(source.where for source in sources)
         self.notes.append(f"{', '.join(where)}: {int((labels < 0).sum())} pairs without a gold label are left out")
-        pairs = MemorySplit(labels, where, (premises, hypotheses), PadPairs())
+        pairs = MemorySplit(labels, where, (premises, hypotheses), pad_pairs)
         return pairs.pick((labels >= 0).nonzero().flatten())
 
     def encode(self, sentences: Iterable[str]) -> Tensor:
@@ -106,7 +104,7 @@ def load_snli(options: Options) -> Task:
     words, embeddings = list(corpus.numbers), None
     kept = [*range(len(MARKS)), *(number for number, _ in counts.most_common())]
     if options.glove:
-        vectors = read_vectors(options.glove, {words[number] for number in kept})
+        vectors = read_vectors(Path(options.glove).expanduser(), {words[number] for number in kept})
         kept = [number for number in kept if number <= END or words[number] in vectors]
         embeddings = make_embeddings([words[number] for number in kept], vectors)
     renumbered = torch.full((len(words),), UNKNOWN, dtype=torch.int32)
@@ -134,9 +132,9 @@ def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
                 if word in words:
                     vectors[word] = torch.from_numpy(np.array(numbers, dtype=np.float32))
     except (ValueError, EOFError, gzip.BadGzipFile) as error:
-        raise CorruptFileError(f"{path}, line {line_number}: {error}") from error
+        raise DataError(f"{path}, line {line_number}: {error}") from error
     if not vectors:
-        raise CorruptFileError(f"{path} has a vector for none of the {len(words)} words of the data set")
+        raise DataError(f"{path} has a vector for none of the {len(words)} words of the data set")
     return vectors
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.data.cache import identify
-from borat.lab.data.errors import CorruptFileError, DataError, LabelError, MissingDataError, SchemaError
+from borat.lab.data.errors import DataError, MissingDataError
 
 logger = logging.getLogger(__name__)
 
@@ -59,15 +59,15 @@ class Source:
     def read(self, column: str, expected: str, hint: str = "") -> Iterator[tuple[str, Any]]:
         """Yield the values of a column, each after its place for messages; ``expected`` is a key of :data:`TYPES`."""
         if column not in self.columns:
-            raise SchemaError(f"{self.where} has no column {column!r}, only {', '.join(self.columns)}{hint}")
+            raise DataError(f"{self.where} has no column {column!r}, only {', '.join(self.columns)}{hint}")
         if self.columns.count(column) > 1:
-            raise SchemaError(f"{self.where} has several columns {column!r}")
+            raise DataError(f"{self.where} has several columns {column!r}")
         for row, value in enumerate(self.values(column)):
             place = str(self.files[row]) if self.files else f"{self.where}: column {column!r}, row {row}"
             value = value.get("bytes") if isinstance(value, dict) else value  # as `datasets` stores images
             if not isinstance(value, TYPES[expected]):
                 got = "nothing" if value is None else type(value).__name__
-                raise SchemaError(f"{place}: the column must hold {expected}, got {got}{hint}")
+                raise DataError(f"{place}: the column must hold {expected}, got {got}{hint}")
             yield place, value
 
     def read_classes(self, column: str, classes: range, hint: str = "") -> list[int]:
@@ -75,7 +75,7 @@ class Source:
         labels = []
         for place, label in self.read(column, "integers", hint):
             if label not in classes:
-                raise LabelError(f"{place}: the label {label} is not in {classes.start} … {classes.stop - 1}")
+                raise DataError(f"{place}: the label {label} is not in {classes.start} … {classes.stop - 1}")
             labels.append(label)
         return labels
 
@@ -129,7 +129,7 @@ def _open_file(path: Path) -> Source:
         with import_module("pyarrow.parquet").ParquetFile(path) as file:
             columns, rows = file.schema_arrow.names, file.metadata.num_rows
     except (OSError, ValueError) as error:
-        raise CorruptFileError(f"{path} is not a complete parquet file: {error}") from error
+        raise DataError(f"{path} is not a complete parquet file: {error}") from error
     if rows == 0:
         raise DataError(f"{path} has no rows")
     return Source(str(path), rows, columns, (identify(path),), partial(_read_file, path))
@@ -141,7 +141,7 @@ def _read_file(path: Path, column: str) -> Iterator[Any]:
             yield from _values(file.iter_batches(ROWS, columns=[column]), column)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())  # pyarrow's may span several lines
-        raise CorruptFileError(f"{path}: column {column!r} is damaged: {reason}") from error
+        raise DataError(f"{path}: column {column!r} is damaged: {reason}") from error
 
 
 def _values(tables: Iterable[Any], column: str) -> Iterator[Any]:

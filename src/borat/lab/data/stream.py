@@ -16,11 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from borat.lab.data.images import normalise
-from borat.lab.data.options import Options
 from borat.lab.data.pixels import decode_image
 from borat.lab.data.sampling import Purpose, derive_seed, make_generator
 from borat.lab.data.source import Hub, load_from_hub, open_split
-from borat.lab.data.task import Batch, Plan, Task, make_task
+from borat.lab.data.task import Batch, Options, Plan, Task, make_task
 
 HUB = Hub("ILSVRC/imagenet-1k")
 CLASSES = range(1000)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from borat.lab.data.options import Options
 from borat.lab.data.sampling import Purpose, make_generator
-from borat.lab.data.task import MemorySplit, Task, limit, make_task
+from borat.lab.data.splits import limit
+from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
 SEPARABLE, FEATURES, MARGIN = 1000, 20, 0.1
 SEQUENCES = 4096

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from borat._checks import check_count
-from borat.lab.data.errors import DataError
-from borat.lab.data.options import Options
-from borat.lab.data.sampling import Purpose, make_generator, sample, switch_labels
+from borat.lab.config import RunConfig
+from borat.lab.data.sampling import Purpose, make_generator, switch_labels
+
+
+class Options(RunConfig):
+    """The configuration of a run, and the folder or the file of its data."""
+
+    data_dir: Path | None = None
 
 
 class Batch(NamedTuple):
@@ -84,26 +90,19 @@ class Split(Protocol):
     def to(self, device: torch.device | str) -> Split: ...
 
 
-class Transform:
-    """Preparation of the model's inputs from tensors of examples; the base class does nothing."""
-
-    def draw(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """Draw random numbers, (numbers, count), to augment a batch of ``count`` examples."""
-        return None
-
-    def __call__(self, tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
-        """Return the inputs of the model, augmented if there are ``draws``."""
-        return tensors
-
-
 @dataclass(eq=False)
 class MemorySplit:
-    """A split in memory: labels, and tensors that are prepared batch by batch; all have one entry per example."""
+    """A split in memory: labels, and tensors that are prepared batch by batch; all have one entry per example.
+
+    ``transform`` returns the inputs of the model from the tensors of a batch, augmented if it is given random numbers,
+    (numbers, examples), which ``draw`` returns for a number of examples.
+    """
 
     labels: Tensor
     sources: tuple[str, ...]
     tensors: tuple[Tensor, ...]
-    transform: Transform = field(default_factory=Transform)
+    transform: Callable[[tuple[Tensor, ...], Tensor | None], tuple[Tensor, ...]] = lambda tensors, draws: tensors
+    draw: Callable[[int, torch.Generator], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -115,9 +114,9 @@ class MemorySplit:
             order = torch.randperm(len(self), generator=make_generator(Purpose.ORDER, plan.seed, plan.epoch))
         for number, chosen, share in plan.cut(order):
             draws = None
-            if plan.augment:
+            if plan.augment and self.draw is not None:
                 generator = make_generator(Purpose.AUGMENTATION, plan.seed, plan.epoch, number)
-                draws = self.transform.draw(len(chosen), generator)
+                draws = self.draw(len(chosen), generator)
             batch = self.pick(chosen[share].to(self.labels.device))
             yield Batch(self.transform(batch.tensors, None if draws is None else draws[:, share]), batch.labels)
 
@@ -129,20 +128,6 @@ class MemorySplit:
     def to(self, device: torch.device | str) -> MemorySplit:
         """Return the same split on ``device``."""
         return replace(self, labels=self.labels.to(device), tensors=tuple(tensor.to(device) for tensor in self.tensors))
-
-
-def hold_out(split: MemorySplit, size: int) -> tuple[MemorySplit, MemorySplit]:
-    """Split at random into the examples that remain and ``size`` held-out ones, the same in every run."""
-    if size >= len(split):
-        where = ", ".join(split.sources)
-        raise DataError(f"validation_size={size} must be smaller than the {len(split)} training examples in {where}")
-    held, rest = sample(Purpose.HOLD_OUT, len(split), size)
-    return split.pick(rest), split.pick(held)
-
-
-def limit(split: MemorySplit, size: int | None) -> MemorySplit:
-    """Pick at most ``size`` examples at random, the same in every run; a smaller choice is part of a larger one."""
-    return split if size is None or size >= len(split) else split.pick(sample(Purpose.SUBSET, len(split), size)[0])
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from borat._checks import check_count, check_flag, is_number
-from borat.lab.files import pick, unknown
+from borat._checks import check_count, is_number
+from borat.lab.files import unknown
 from borat.lab.models.characters import GPT, NGram
 from borat.lab.models.convolutional import CNN, DenseNet, ResNet18, WideResNet
 from borat.lab.models.dnc import DNC
@@ -25,36 +25,33 @@ IMAGE = ("channels", "height", "width")
 SMALLEST_IMAGE = 4
 """Pixels per side: most of the networks halve an image twice."""
 
-CHECKS: dict[str, Callable[[str, Any], None]] = {"int": check_count, "bool": check_flag}
-"""Checks of a model's arguments, by their annotations."""
-
 
 @dataclass(frozen=True)
 class Family:
-    """Models whose names have one form; the numbers in a name are the first arguments of ``build``.
+    """Models whose names have one form; the numbers in place of its ``<…>`` are the first arguments of ``build``.
 
     ``dimensions`` names those of an input; models without them flatten inputs of any shape.
     """
 
     form: str
-    pattern: str
     build: Callable[..., nn.Module]
     examples: tuple[str, ...]
     dimensions: tuple[str, ...] = ()
 
 
 FAMILIES = (
-    Family("wrn-<depth>-<width>", r"wrn-(\d+)-(\d+)", WideResNet, ("wrn-40-4", "wrn-16-4", "wrn-10-1"), IMAGE),
-    Family("densenet-bc-<depth>-<growth>", r"densenet-bc-(\d+)-(\d+)", DenseNet, ("densenet-bc-40-40",), IMAGE),
-    Family("resnet-18", r"resnet-18", ResNet18, ("resnet-18",), IMAGE),
-    Family("infersent or infersent-<hidden>", r"infersent(-\d+)?", InferSent, ("infersent",), ("words", "dimension")),
-    Family("dnc", r"dnc", DNC, ("dnc",), ("channels",)),
-    Family("gpt-<layers>-<width>", r"gpt-(\d+)-(\d+)", GPT, ("gpt-2-64",), ("characters",)),
-    Family("ngram-<context>-<width>", r"ngram-(\d+)-(\d+)", NGram, ("ngram-6-96",), ("characters",)),
-    Family("mlp-<width>-<width>-...", r"mlp((?:-\d+)+)", MLP, ("mlp-128-128",)),
-    Family("mlp-bn-<width>-...", r"mlp-bn((?:-\d+)+)", partial(MLP, batch_norm=True), ("mlp-bn-128-128",)),
-    Family("cnn", r"cnn", CNN, ("cnn",), IMAGE),
-    Family("logistic", r"logistic", LogisticRegression, ("logistic",)),
+    Family("wrn-<depth>-<width>", WideResNet, ("wrn-40-4", "wrn-16-4", "wrn-10-1"), IMAGE),
+    Family("densenet-bc-<depth>-<growth>", DenseNet, ("densenet-bc-40-40",), IMAGE),
+    Family("resnet-18", ResNet18, ("resnet-18",), IMAGE),
+    Family("infersent", InferSent, ("infersent",), ("words", "dimension")),
+    Family("infersent-<hidden>", InferSent, ("infersent-512",), ("words", "dimension")),
+    Family("dnc", DNC, ("dnc",), ("channels",)),
+    Family("gpt-<layers>-<width>", GPT, ("gpt-2-64",), ("characters",)),
+    Family("ngram-<context>-<width>", NGram, ("ngram-6-96",), ("characters",)),
+    Family("mlp-<width>-...", MLP, ("mlp-128-128",)),
+    Family("mlp-bn-<width>-...", partial(MLP, batch_norm=True), ("mlp-bn-128-128",)),
+    Family("cnn", CNN, ("cnn",), IMAGE),
+    Family("logistic", LogisticRegression, ("logistic",)),
 )
 
 
@@ -78,25 +75,15 @@ def make_model(
         [(8, 4), (8,), (3, 8), (3,)]
     """
     family, numbers = parse_name(name)
-    signature = inspect.signature(family.build)
-    keywords = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-    allowed = [keyword for keyword in keywords if keyword not in ("input_shape", "classes")]
-    for option in options:
-        pick(f"option of the model {name!r}", option, allowed)
+    _check_shape(tuple(input_shape), family.dimensions)
+    check_count("classes", classes)
     if not is_number(dropout) or not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout must be a number in [0, 1), got {dropout!r}")
-    if "dropout" in allowed:
+    if "dropout" in inspect.signature(family.build).parameters:
         options["dropout"] = dropout
     elif dropout > 0.0:
         raise ValueError(f"the model {name!r} has no dropout, got dropout={dropout!r}")
-    bound = signature.bind(*numbers, input_shape=tuple(input_shape), classes=classes, **options)
-    for key, value in bound.arguments.items():
-        parameter = signature.parameters[key]
-        if check := CHECKS.get(parameter.annotation):
-            for each in value if parameter.kind is parameter.VAR_POSITIONAL else (value,):
-                check(key, each)
-    _check_shape(tuple(input_shape), family.dimensions)
-    return family.build(*bound.args, **bound.kwargs)
+    return family.build(*numbers, input_shape=tuple(input_shape), classes=classes, **options)
 
 
 def _check_shape(shape: tuple[int, ...], dimensions: tuple[str, ...]) -> None:
@@ -107,15 +94,19 @@ def _check_shape(shape: tuple[int, ...], dimensions: tuple[str, ...]) -> None:
     if dimensions == IMAGE and min(shape[1:]) < SMALLEST_IMAGE:
         raise ValueError(
             f"images must have at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, got {shape[1]} x {shape[2]}; "
-            f"image_size scales them, such as image_size={8 * SMALLEST_IMAGE}"
+            f"image_size scales them, such as --image-size {8 * SMALLEST_IMAGE}"
         )
 
 
 def parse_name(name: str) -> tuple[Family, list[int]]:
-    """Return the family of a model and the numbers in its name."""
+    """Return the family of a model and the numbers in its name.
+
+    >>> parse_name("wrn-40-4")[1], parse_name("resnet-18")[1]
+    ([40, 4], [])
+    """
     for family in FAMILIES:
-        match = re.fullmatch(family.pattern, name.lower(), re.ASCII)
-        if match:
-            return family, [int(number) for group in match.groups(default="") for number in re.findall(r"\d+", group)]
+        pattern = re.sub("<.*?>", r"[1-9]\\d*", family.form).replace("-...", r"(-[1-9]\d*)*")
+        if re.fullmatch(pattern, name.lower(), re.ASCII):
+            return family, [int(number) for number in re.findall(r"\d+", name)] if "<" in family.form else []
     examples = [example for family in FAMILIES for example in family.examples]
     raise unknown("model", name, examples, forms=[family.form for family in FAMILIES])

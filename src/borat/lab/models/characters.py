@@ -56,8 +56,7 @@ class GPT(nn.Module):
         """Return scores of shape (batch, characters, classes), each from its character and those before it."""
         positions = torch.arange(characters.shape[1], device=characters.device)
         x = self.dropout(self.characters(characters) + self.positions(positions))
-        scores: Tensor = self.classifier(self.norm(self.blocks(x)))
-        return scores
+        return self.classifier(self.norm(self.blocks(x)))
 
 
 class TransformerBlock(nn.Module):
@@ -73,8 +72,7 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm1(x)))
-        out: Tensor = x + self.dropout(self.mlp(self.norm2(x)))
-        return out
+        return x + self.dropout(self.mlp(self.norm2(x)))
 
 
 class CausalAttention(nn.Module):
@@ -91,8 +89,7 @@ class CausalAttention(nn.Module):
         qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         queries, keys, values = qkv.permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        projected: Tensor = self.project(attended.transpose(1, 2).reshape(batch, length, width))
-        return projected
+        return self.project(attended.transpose(1, 2).reshape(batch, length, width))
 
 
 class NGram(nn.Module):
@@ -118,5 +115,4 @@ class NGram(nn.Module):
     def forward(self, characters: Tensor) -> Tensor:
         """Return scores of shape (batch, characters, classes), each from its character and those before it."""
         embedded = functional.pad(self.characters(characters), (0, 0, self.context - 1, 0))
-        scores: Tensor = self.layers(embedded.unfold(1, self.context, 1).flatten(2))
-        return scores
+        return self.layers(embedded.unfold(1, self.context, 1).flatten(2))

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+HIDDEN = 128
+"""Width of the hidden layer of a CNN."""
+
 BOTTLENECK = 4
 """Channels of a dense layer's 1x1 convolution, in units of the growth rate."""
 
@@ -16,31 +19,23 @@ COMPRESSION = 0.5
 
 
 class CNN(nn.Module):
-    """Two 3x3 convolutions with batch normalisation and pooling, then a hidden layer: minutes on a CPU.
+    """Two 3x3 convolutions with batch normalisation and pooling, then a hidden layer with dropout: minutes on a CPU."""
 
-    Args:
-        dropout: before the classifier.
-        hidden: width of the hidden layer.
-    """
-
-    def __init__(self, *, input_shape: Sequence[int], classes: int, dropout: float = 0.0, hidden: int = 128) -> None:
+    def __init__(self, *, input_shape: Sequence[int], classes: int, dropout: float = 0.0) -> None:
         super().__init__()
         channels, height, width = input_shape
         layers: list[nn.Module] = []
         for out in (32, 64):
-            layers += [conv3x3(channels, out), nn.BatchNorm2d(out), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+            layers += [conv(3, channels, out), nn.BatchNorm2d(out), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
             channels, height, width = out, height // 2, width // 2
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(
-            nn.Linear(channels * height * width, hidden),
-            nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, classes),
+            *(nn.Linear(channels * height * width, HIDDEN), nn.ReLU(inplace=True)),
+            *(nn.Dropout(dropout), nn.Linear(HIDDEN, classes)),
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        scores: Tensor = self.classifier(self.features(images).flatten(1))
-        return scores
+        return self.classifier(self.features(images).flatten(1))
 
 
 class DeepNetwork(nn.Module):
@@ -64,9 +59,7 @@ class DeepNetwork(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.activation(self.blocks(self.stem(images)))
-        scores: Tensor = self.classifier(features.mean((2, 3)))
-        return scores
+        return self.classifier(self.activation(self.blocks(self.stem(images))).mean((2, 3)))
 
 
 class ResNet18(DeepNetwork):
@@ -75,7 +68,7 @@ class ResNet18(DeepNetwork):
     def __init__(self, *, input_shape: Sequence[int], classes: int) -> None:
         channels = 64
         stem = nn.Sequential(
-            nn.Conv2d(input_shape[0], channels, 7, stride=2, padding=3, bias=False),
+            conv(7, input_shape[0], channels, stride=2),
             nn.BatchNorm2d(channels),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, stride=2, padding=1),
@@ -93,12 +86,12 @@ class BasicBlock(nn.Module):
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
         stride = 1 if channels == out else 2
-        self.conv1 = conv3x3(channels, out, stride)
+        self.conv1 = conv(3, channels, out, stride)
         self.norm1 = nn.BatchNorm2d(out)
-        self.conv2 = conv3x3(out, out)
+        self.conv2 = conv(3, out, out)
         self.norm2 = nn.BatchNorm2d(out)
         self.shortcut = (
-            nn.Identity() if channels == out else nn.Sequential(conv1x1(channels, out, stride), nn.BatchNorm2d(out))
+            nn.Identity() if channels == out else nn.Sequential(conv(1, channels, out, stride), nn.BatchNorm2d(out))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -122,7 +115,7 @@ class WideResNet(DeepNetwork):
     ) -> None:
         count = blocks_per_stage(depth, "wide residual network")
         channels = 16
-        stem = conv3x3(input_shape[0], channels)
+        stem = conv(3, input_shape[0], channels)
         blocks: list[nn.Module] = []
         for stage, out in enumerate((16 * width, 32 * width, 64 * width)):
             for block in range(count):
@@ -138,18 +131,17 @@ class WideBlock(nn.Module):
     def __init__(self, channels: int, out: int, stride: int, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(channels)
-        self.conv1 = conv3x3(channels, out, stride)
+        self.conv1 = conv(3, channels, out, stride)
         self.norm2 = nn.BatchNorm2d(out)
         self.dropout = nn.Dropout(dropout)
-        self.conv2 = conv3x3(out, out)
-        self.shortcut = conv1x1(channels, out, stride) if channels != out else None
+        self.conv2 = conv(3, out, out)
+        self.shortcut = conv(1, channels, out, stride) if channels != out else None
 
     def forward(self, x: Tensor) -> Tensor:
         activated = rectify(self.norm1(x))
         # both branches share the activation if the width changes
         shortcut = x if self.shortcut is None else self.shortcut(activated)
-        residual: Tensor = self.conv2(self.dropout(rectify(self.norm2(self.conv1(activated)))))
-        return residual + shortcut
+        return self.conv2(self.dropout(rectify(self.norm2(self.conv1(activated))))) + shortcut
 
 
 class DenseNet(DeepNetwork):
@@ -169,7 +161,7 @@ class DenseNet(DeepNetwork):
     ) -> None:
         layers = blocks_per_stage(depth, "DenseNet-BC")
         channels = 2 * growth
-        stem = conv3x3(input_shape[0], channels)
+        stem = conv(3, input_shape[0], channels)
         blocks: list[nn.Module] = []
         for block in range(3):
             if block > 0:
@@ -187,9 +179,9 @@ class DenseLayer(nn.Module):
     def __init__(self, channels: int, growth: int, dropout: float) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(channels)
-        self.conv1 = conv1x1(channels, BOTTLENECK * growth)
+        self.conv1 = conv(1, channels, BOTTLENECK * growth)
         self.norm2 = nn.BatchNorm2d(BOTTLENECK * growth)
-        self.conv2 = conv3x3(BOTTLENECK * growth, growth)
+        self.conv2 = conv(3, BOTTLENECK * growth, growth)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -204,7 +196,7 @@ class Transition(nn.Module):
     def __init__(self, channels: int, out: int, dropout: float) -> None:
         super().__init__()
         self.norm = nn.BatchNorm2d(channels)
-        self.conv = conv1x1(channels, out)
+        self.conv = conv(1, channels, out)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -223,12 +215,8 @@ def blocks_per_stage(depth: int, name: str) -> int:
     return blocks
 
 
-def conv3x3(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(channels, out, 3, stride=stride, padding=1, bias=False)
-
-
-def conv1x1(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(channels, out, 1, stride=stride, bias=False)
+def conv(size: int, channels: int, out: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(channels, out, size, stride=stride, padding=size // 2, bias=False)
 
 
 def rectify(x: Tensor) -> Tensor:

@@ -39,8 +39,6 @@ class InferSent(nn.Module):
         super().__init__()
         if embeddings is None:
             embeddings = torch.randn(*input_shape)
-        elif embeddings.shape != tuple(input_shape):
-            raise ValueError(f"embeddings must have the shape {input_shape}, got {tuple(embeddings.shape)}")
         self.register_buffer("embeddings", embeddings.detach().clone())
         self.encoder = nn.LSTM(input_shape[1], hidden, batch_first=True, bidirectional=True)
         self.classifier = nn.Sequential(
@@ -54,17 +52,11 @@ class InferSent(nn.Module):
     ) -> Tensor:
         """Return the scores of pairs of sentences: padded word indices, (batch, words), and their lengths."""
         u, v = self.encode(premise, premise_lengths), self.encode(hypothesis, hypothesis_lengths)
-        scores: Tensor = self.classifier(torch.cat((u, v, (u - v).abs(), u * v), 1))
-        return scores
+        return self.classifier(torch.cat((u, v, (u - v).abs(), u * v), 1))
 
     def encode(self, words: Tensor, lengths: Tensor) -> Tensor:
         """Return the maximum of each LSTM output over the words of a sentence, without padding."""
-        lengths = lengths.cpu()  # packing needs them there
-        if lengths.shape != words.shape[:1] or not 1 <= int(lengths.min()) <= int(lengths.max()) <= words.shape[1]:
-            raise ValueError(
-                f"lengths must be {len(words)} integers from 1 to {words.shape[1]}, got {lengths.tolist()}"
-            )
         embedded = functional.embedding(words, self.embeddings)
-        packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         outputs, _ = pad_packed_sequence(self.encoder(packed)[0], batch_first=True, padding_value=-torch.inf)
         return outputs.amax(1)

@@ -18,8 +18,7 @@ class LogisticRegression(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        scores: Tensor = self.linear(inputs.flatten(1))
-        return scores
+        return self.linear(inputs.flatten(1))
 
 
 class MLP(nn.Module):
@@ -46,5 +45,4 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(features, classes))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        scores: Tensor = self.layers(inputs.flatten(1))
-        return scores
+        return self.layers(inputs.flatten(1))

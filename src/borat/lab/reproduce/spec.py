@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from borat.lab.reproduce.page import StudyResult
     from borat.lab.sweeps.engines.base import Engine
-    from borat.lab.sweeps.progress import Watch
+    from borat.lab.sweeps.jobs import Watch
 
 SCALES = ("full", "mini")
 Names = tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Jobs of a sweep, one for each point of its grid: train a configuration, or call a function."""
+"""Jobs of a sweep, one for each point of its grid: train a configuration, or call a function. Their progress."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pickle
 import sys
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, ClassVar
 from borat.lab.config import Execution, RunConfig
 from borat.lab.files import write_json
 from borat.lab.signals import Interrupted
-from borat.lab.store.lock import exclusive
+from borat.lab.store.lock import exclusive, lock_of
 from borat.lab.store.run import Run
 
 PATIENCE = 60.0
@@ -143,6 +144,78 @@ class FunctionJob(Job):
         except ValueError as error:
             raise ValueError(f"{path} cannot be read: delete it to compute it again ({error})") from error
         return Outcome(self.settings, self.folder, "finished", result)
+
+
+class JobProgress:
+    """Progress of one point of the grid."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.outcome = self._stored()
+        """Result, once the job has ended."""
+        self.is_new = self.outcome is None
+        """False if the job had ended before this sweep."""
+        self._locked_before = self._locked_at()
+
+    @property
+    def status(self) -> str:
+        """One of waiting, running, finished, diverged, failed."""
+        if self.outcome is not None:
+            return self.outcome.status
+        return "waiting" if self._locked_at() == self._locked_before else "running"
+
+    @property
+    def done(self) -> int:
+        """Number of parts that are done, such as epochs."""
+        if self.outcome is not None:
+            return self.job.size
+        with suppress(ValueError):
+            return self.job.progress()
+        return 0
+
+    def end(self, error: str | None) -> None:
+        self.outcome = self._stored()
+        if self.outcome is None:
+            error = error or f"no result in {self.job.folder}: the folder must be on storage that all machines share"
+            self.outcome = Outcome(self.job.settings, self.job.folder, "failed", error=error)
+
+    def _stored(self) -> Outcome | None:
+        """Return the stored result; None for a damaged one, which the next attempt reports."""
+        with suppress(ValueError):
+            return self.job.outcome()
+        return None
+
+    def _locked_at(self) -> int | None:
+        """Return the time at which a process, on any machine, last locked the run's folder."""
+        lock = lock_of(self.job.folder)
+        return lock.stat().st_mtime_ns if lock.is_file() else None
+
+
+class SweepProgress:
+    """Progress of a sweep."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.points = [JobProgress(job) for job in jobs]
+
+    @property
+    def done(self) -> int:
+        return sum(point.done for point in self.points)
+
+    @property
+    def size(self) -> int:
+        return sum(point.job.size for point in self.points)
+
+    def __str__(self) -> str:
+        counts = Counter(point.status for point in self.points)
+        ended = sum(point.outcome is not None for point in self.points)
+        return (
+            f"{ended} of {len(self.points)} done, {counts['failed']} failed, "
+            f"{counts['running']} running, {counts['waiting']} waiting"
+        )
+
+
+Watch = Callable[[SweepProgress], None]
+"""Called with the progress of a sweep at every heartbeat."""
 
 
 @contextmanager

@@ -14,9 +14,8 @@ from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.base import Engine
 from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import Grid, combinations
-from borat.lab.sweeps.jobs import FunctionJob, Job, Outcome, TrainingJob, digest
-from borat.lab.sweeps.progress import SweepProgress, Watch
-from borat.lab.training.checks import check_names
+from borat.lab.sweeps.jobs import FunctionJob, Job, Outcome, SweepProgress, TrainingJob, Watch, digest
+from borat.lab.training.model import check_names
 
 
 def run_configs(

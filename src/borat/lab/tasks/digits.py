@@ -10,18 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import (
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    kl_div,
-    log_softmax,
-    mse_loss,
-    normalize,
-    triplet_margin_loss,
-)
+from torch.nn import functional
 
-from borat.lab.tasks.parts import generator, minibatches, mlp
-from borat.lab.tasks.task import DataTask
+from borat.lab.tasks.task import DataTask, generator, minibatches, mlp
 
 HELD_OUT = 300
 """Digits in the validation split, and in the test split."""
@@ -62,7 +53,7 @@ class Autoencoder(DigitsTask):
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         images, _ = batch
-        return mse_loss(model(images), images)
+        return functional.mse_loss(model(images), images)
 
 
 class VAE(DigitsTask):
@@ -79,7 +70,7 @@ class VAE(DigitsTask):
         images, _ = batch
         mean, log_variance = model["encoder"](images).chunk(2, dim=1)
         code = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
-        error = binary_cross_entropy_with_logits(model["decoder"](code), images, reduction="sum")
+        error = functional.binary_cross_entropy_with_logits(model["decoder"](code), images, reduction="sum")
         divergence: Tensor = 0.5 * (mean.square() + log_variance.exp() - log_variance - 1.0).sum()
         return (error + divergence) / len(images)
 
@@ -100,7 +91,7 @@ class Diffusion(DigitsTask):
         time, noise = torch.rand(len(images), 1), torch.randn_like(images)
         angle, phases = 0.5 * math.pi * (0.02 + 0.96 * time), time * self.frequencies
         noisy = angle.cos() * images + angle.sin() * noise
-        return mse_loss(model(torch.cat([noisy, phases.sin(), phases.cos()], dim=1)), noise)
+        return functional.mse_loss(model(torch.cat([noisy, phases.sin(), phases.cos()], dim=1)), noise)
 
 
 class Contrastive(DigitsTask):
@@ -115,9 +106,9 @@ class Contrastive(DigitsTask):
         return mlp(64, 128, 128, 32)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        first, second = (normalize(model(self._distort(batch[0]))) for _ in range(2))
+        first, second = (functional.normalize(model(self._distort(batch[0]))) for _ in range(2))
         similarity, same = first @ second.T / self.temperature, torch.arange(len(first))
-        return 0.5 * (cross_entropy(similarity, same) + cross_entropy(similarity.T, same))
+        return 0.5 * (functional.cross_entropy(similarity, same) + functional.cross_entropy(similarity.T, same))
 
     def score(self, model: nn.Module, split: str) -> float:
         parts = self.splits[split][0].chunk(HELD_OUT // self.batch_size)
@@ -147,7 +138,7 @@ class Triplet(DigitsTask):
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         anchor, same, other = (model(images) for images in batch)
-        return triplet_margin_loss(anchor, same, other, margin=1.0)
+        return functional.triplet_margin_loss(anchor, same, other, margin=1.0)
 
     def score(self, model: nn.Module, split: str) -> float:
         anchor, same, other = (model(images) for images in self._draw(split, 20_000))
@@ -169,7 +160,7 @@ def pretrained(network: nn.Module, steps: int) -> nn.Module:
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.002)
     for images, labels in islice(minibatches(64, *load_digits()["train"]), steps):
         optimizer.zero_grad()
-        cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return network
 
@@ -191,8 +182,10 @@ class Distillation(DigitsTask):
         return mlp(64, 16, 10)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        student, teacher = (log_softmax(network(batch[0]) / self.temperature, 1) for network in (model, self.teacher))
-        return self.temperature**2 * kl_div(student, teacher, log_target=True, reduction="batchmean")
+        student, teacher = (
+            functional.log_softmax(network(batch[0]) / self.temperature, 1) for network in (model, self.teacher)
+        )
+        return self.temperature**2 * functional.kl_div(student, teacher, log_target=True, reduction="batchmean")
 
 
 class FineTuning(DigitsTask):
@@ -218,4 +211,4 @@ class FineTuning(DigitsTask):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         images, labels = batch
         mirrored = images.view(-1, 8, 8).flip(2).flatten(1)
-        return cross_entropy(model(mirrored + 0.3 * torch.randn_like(mirrored)), labels)
+        return functional.cross_entropy(model(mirrored + 0.3 * torch.randn_like(mirrored)), labels)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from borat.lab.tasks.parts import minibatches, mlp
-from borat.lab.tasks.task import TrainingTask
+from borat.lab.tasks.task import TrainingTask, minibatches, mlp
 
 DISCOUNT = 0.99
 REWARD = 0.1
@@ -103,8 +102,7 @@ class Reinforce(BalancingTask):
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         states, actions, advantages = batch
-        gain: Tensor = (log_probability(model(states), actions) * advantages).mean()
-        return -gain
+        return -(log_probability(model(states), actions) * advantages).mean()
 
 
 class ActorCritic(nn.Module):
@@ -158,5 +156,4 @@ class PPO(BalancingTask):
         ratio = (log_probability(logits, actions) - log_probs).exp()
         gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - self.clip, 1.0 + self.clip) * advantages).mean()
         entropy = -(logits.softmax(1) * logits.log_softmax(1)).sum(1).mean()
-        loss: Tensor = 0.5 * mse_loss(values, returns) - gain - 0.01 * entropy
-        return loss
+        return 0.5 * mse_loss(values, returns) - gain - 0.01 * entropy

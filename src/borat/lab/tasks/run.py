@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from borat.lab.baselines import evaluating, is_lost, make_schedule, take_step
+from borat.lab.baselines import evaluating, is_lost, last_step, make_schedule, take_step
 from borat.lab.config import RunConfig
 from borat.lab.tasks.task import TrainingTask
 
@@ -73,6 +73,8 @@ def run(
         for batch in islice(task.batches(model), steps):
             if not all(learners[name].learn(loss) for name, loss in task.losses(model, batch)):
                 break
+        for learner in learners.values():
+            learner.flush_only_bundle()
         seconds = time.perf_counter() - start
         optimizers = [learner.optimizer for learner in learners.values()]
         validation, test = _scores(task, model, optimizers)
@@ -103,6 +105,11 @@ class _Learner:
         take_step(self.optimizer, loss.detach() + (self.config.shift or 0.0))
         self.schedule.after_batch()
         return True
+
+    def flush_only_bundle(self) -> None:
+        """Update once with an incomplete bundle, if the run is too short for a whole one."""
+        if hasattr(self.optimizer, "flush") and last_step(self.optimizer) is None:
+            self.optimizer.flush()
 
     @property
     def is_lost(self) -> bool:

@@ -29,8 +29,7 @@ class EncoderDecoder(nn.Module):
         begun = pad(target[:, :-1], (1, 0), value=self.symbols)  # the symbol after the others marks the beginning
         states, _ = self.decoder(self.embedding(begun), state)
         weights = (self.query(states) @ memory.transpose(1, 2) / memory.shape[2] ** 0.5).softmax(2)
-        logits: Tensor = self.head(torch.cat([states, weights @ memory], dim=2))
-        return logits
+        return self.head(torch.cat([states, weights @ memory], dim=2))
 
 
 class SequenceToSequence(SampledTask):

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gaussian_nll_loss, interpolate, max_pool2d, mse_loss, softplus
 
-from borat.lab.tasks.parts import generator, mlp
-from borat.lab.tasks.task import DataTask, SampledTask
+from borat.lab.tasks.task import DataTask, SampledTask, generator, mlp
 
 
 class NoisyRegression(DataTask):
@@ -126,8 +125,7 @@ class SmallUNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         fine = self.down(images)
         coarse = self.deep(max_pool2d(fine, 2))
-        logits: Tensor = self.head(self.up(torch.cat([fine, interpolate(coarse, scale_factor=2.0)], dim=1)))
-        return logits
+        return self.head(self.up(torch.cat([fine, interpolate(coarse, scale_factor=2.0)], dim=1)))
 
 
 class Segmentation(DataTask):
@@ -235,8 +233,7 @@ class Physics(SampledTask):
         ends = torch.stack([(batch[:, 0] > 0.5).float(), batch[:, 1]], dim=1)
         begin = torch.stack([batch[:, 0], torch.zeros(len(batch))], dim=1)
         conditions = model(ends).square().mean() + (model(begin) - self.solution(begin)).square().mean()
-        loss: Tensor = residual.square().mean() + 10.0 * conditions
-        return loss
+        return residual.square().mean() + 10.0 * conditions
 
     def score(self, model: nn.Module, split: str) -> float:
         points = self.draw(self.score_size)

@@ -9,15 +9,10 @@ import torch.distributed as dist
 from lightning.fabric import Fabric
 from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_model_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint import state_dict as dcp
 from torch.optim import Optimizer
 
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+WHOLE = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class State:
@@ -30,7 +25,7 @@ class State:
     def get(self) -> dict[str, Any]:
         """Return the state, with shards gathered; all processes must call it."""
         if self.is_sharded:
-            model, optimizer = get_state_dict(self.model, self.optimizer, options=WHOLE)
+            model, optimizer = dcp.get_state_dict(self.model, self.optimizer, options=WHOLE)
         else:
             model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
         return {"model": model, "optimizer": optimizer, "random": self._gather(self._random_state())}
@@ -42,14 +37,14 @@ class State:
             self.optimizer.load_state_dict(state["optimizer"])
         elif state["optimizer"]["state"]:
             optimizer = _by_name(state["optimizer"], self.model)
-            set_state_dict(
+            dcp.set_state_dict(
                 *(self.model, self.optimizer),
                 model_state_dict=state["model"],
                 optim_state_dict=optimizer,
                 options=WHOLE,
             )
         else:  # torch cannot shard an optimizer's state without tensors
-            set_model_state_dict(self.model, state["model"], options=StateDictOptions(full_state_dict=True))
+            dcp.set_model_state_dict(self.model, state["model"], options=dcp.StateDictOptions(full_state_dict=True))
             for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
                 group.update({key: value for key, value in saved.items() if key != "params"})
         if len(state["random"]) > self.fabric.global_rank:

@@ -65,16 +65,11 @@ class Objective:
 
     def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
         """Return the measurements of a batch."""
-        count = len(labels)
-        return Tally(loss * count, count, int((scores.argmax(1) == labels).sum()), count)
-
-
-class TopFiveObjective(Objective):
-    """A loss that only asks for the right class among the first five."""
-
-    def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
-        first = scores.topk(min(5, scores.shape[1]), dim=1).indices
-        return replace(super().measure(scores, labels, loss), among_five=int((first == labels[:, None]).sum()))
+        count, among_five = len(labels), 0
+        if "top5_accuracy" in self.measures:
+            first = scores.topk(min(5, scores.shape[1]), dim=1).indices
+            among_five = int((first == labels[:, None]).sum())
+        return Tally(loss * count, count, int((scores.argmax(1) == labels).sum()), count, among_five)
 
 
 class BitsObjective(Objective):
@@ -115,5 +110,5 @@ def make_objective(config: RunConfig, description: Description) -> Objective:
     if description.alphabet:
         return CharactersObjective(character_loss, ("loss", "perplexity"))
     if config.loss == "top5":
-        return TopFiveObjective(make_loss(config), (*Objective.measures, "top5_accuracy"))
+        return Objective(make_loss(config), (*Objective.measures, "top5_accuracy"))
     return Objective(make_loss(config))

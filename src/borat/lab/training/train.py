@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,20 +22,8 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from borat.batchnorm import update_statistics
-from borat.lab import data
-from borat.lab.baselines import (
-    check_optimizer,
-    drops_batches,
-    evaluating,
-    is_lost,
-    last_step,
-    make_optimizer,
-    make_schedule,
-    step_size,
-    take_step,
-)
+from borat.lab import baselines, data
 from borat.lab.config import Execution, RunConfig
-from borat.lab.data.options import Options
 from borat.lab.files import check_writable
 from borat.lab.methods import METHODS
 from borat.lab.metrics import goodness, judge
@@ -44,8 +32,7 @@ from borat.lab.store.lock import exclusive
 from borat.lab.store.run import Metrics, Run
 from borat.lab.tasks import find_task
 from borat.lab.training.checkpoint import State
-from borat.lab.training.checks import check_last_batch, warn_of_few_batches
-from borat.lab.training.model import make_model_for, prepare
+from borat.lab.training.model import check_last_batch, make_model_for, prepare, warn_of_few_batches
 from borat.lab.training.objective import Objective, Tally, make_objective
 from borat.lab.training.processes import launch, sum_over_processes, without_denormals
 from borat.lab.training.tasks import train_task
@@ -56,8 +43,6 @@ STATISTICS_BATCHES = 16
 """Number of batches that measure running statistics at an average."""
 PATIENCE = 5.0
 """Seconds to wait for another process that is about to release the run's folder."""
-DATA_KEYS = tuple(option.name for option in fields(Options) if option.name in RunConfig.model_fields)
-"""Keys of a configuration that are options of its data set."""
 
 
 @dataclass
@@ -97,8 +82,8 @@ class Training:
             model.compile()
         self.model = fabric.setup_module(model)
         torch.manual_seed(config.seed + 1_000_003 * fabric.global_rank)  # each process has its own dropout
-        self.optimizer: Any = make_optimizer(self.model, config)
-        self.schedule = make_schedule(self.optimizer, config, self.batches)
+        self.optimizer: Any = baselines.make_optimizer(self.model, config)
+        self.schedule = baselines.make_schedule(self.optimizer, config, self.batches)
         self.state = State(fabric, self.model.module, self.optimizer)
         self.position, self.tally, self.metrics = Position(), Tally(), Metrics()
 
@@ -138,14 +123,14 @@ class Training:
         start = time.perf_counter()
         for batch in self._batches("train", self.config.batch_size, start=self.position.batch):
             scores, loss = self._forward(batch)
-            lost = is_lost(self.optimizer, loss.item())
+            lost = baselines.is_lost(self.optimizer, loss.item())
             if math.isfinite(loss.item()) or lost:  # else the batch is dropped, as if it did not exist
                 self.tally.add(self.objective.measure(scores, batch.labels, loss.item()))
             if any(sum_over_processes(self.fabric, lost)):
                 return
             self.optimizer.zero_grad()
             self.fabric.backward(loss)
-            self._update(partial(take_step, self.optimizer, loss.detach()))
+            self._update(partial(baselines.take_step, self.optimizer, loss.detach()))
             self.schedule.after_batch()
             self.position.batch += 1
             self.tally.seconds += time.perf_counter() - start
@@ -169,14 +154,14 @@ class Training:
 
     def _update(self, update: Callable[[], None]) -> None:
         """Update the weights, and record the kind and the size of the step if one was completed."""
-        before = last_step(self.optimizer)
+        before = baselines.last_step(self.optimizer)
         update()
-        step = last_step(self.optimizer)
-        if drops_batches(self.optimizer):
+        step = baselines.last_step(self.optimizer)
+        if baselines.drops_batches(self.optimizer):
             if step is None or step is before:
                 return
             self.tally.kinds[step.kind] = self.tally.kinds.get(step.kind, 0) + 1
-        size = step_size(self.optimizer)
+        size = baselines.step_size(self.optimizer)
         if size is not None:
             self.tally.step_sizes += size
             self.tally.steps += 1
@@ -220,7 +205,7 @@ class Training:
         record["kinds"] = dict(Counter(tally.kinds).most_common())
         self._measure_statistics()
         record |= self._evaluate("validation")
-        if drops_batches(self.optimizer):
+        if baselines.drops_batches(self.optimizer):
             record["dropped_batches"] = self.optimizer.dropped_batches
         return record
 
@@ -233,7 +218,7 @@ class Training:
         """Return the measures of a split at the optimizer's result, which may be a centre or an average."""
         self.model.eval()
         tally = Tally()
-        with evaluating(self.optimizer):
+        with baselines.evaluating(self.optimizer):
             for batch in self._batches(split, EVALUATION_BATCH, shuffle=False, augment=False):
                 scores, loss = self._forward(batch)
                 tally.add(self.objective.measure(scores, batch.labels, loss.item()))
@@ -274,11 +259,6 @@ class Training:
         self.metrics = Metrics(**state["metrics"])
 
 
-def load_data(config: RunConfig, data_dir: Path | None) -> data.Task:
-    """Load the data of a run."""
-    return data.load(config.data, data_dir=data_dir, **{key: getattr(config, key) for key in DATA_KEYS})
-
-
 def train(
     config: RunConfig,
     folder: Path,
@@ -293,14 +273,14 @@ def train(
     """
     execution = execution or Execution()
     check_writable(folder)
-    check_optimizer(config)
+    baselines.check_optimizer(config)
     if config.task is not None:
         if execution.devices > 1:
             raise ValueError(f"devices must be 1 for a task, got {execution.devices}")
         other_task = find_task(config.task)
         with exclusive(folder, PATIENCE), without_denormals():
             return train_task(other_task, config, Run(folder))
-    task = load_data(config, data_dir)
+    task = data.load_for(config, data_dir)
     objective = make_objective(config, task.description)
     torch.manual_seed(config.seed)
     model = make_model_for(task, config)

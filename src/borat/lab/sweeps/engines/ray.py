@@ -112,10 +112,9 @@ def _work(call: Call, engine: RayEngine) -> str | None:
 
 def _error(ray: Any, ref: Any) -> str | None:
     try:
-        error: str | None = ray.get(ref)
+        return ray.get(ref)
     except ray.exceptions.RayError as failure:
         return f"Ray gave up: {failure}"
-    return error
 
 
 def _check_address(address: str) -> None:
