@@ -125,11 +125,11 @@ def test_vanishing_gradients_make_no_endless_steps(capturable):
 # The gap
 
 
-def falling(optimizer: FreeBORAT, w: nn.Parameter, losses: list[float]) -> list[float]:
+def falling(optimizer: FreeBORAT, w: nn.Parameter, losses: list[float], slope: float = 1.0) -> list[float]:
     """Return the gaps for these losses, with gradients that account for the whole fall of the loss."""
     gaps = []
     for loss in losses:
-        w.grad = torch.ones_like(w)
+        w.grad = torch.full_like(w, slope)
         optimizer.step(loss=loss)
         gaps.append(optimizer.last_step.gap)
     return gaps
@@ -153,10 +153,28 @@ def test_a_loss_that_has_risen_can_fall_by_as_much_again(capturable):
     """The running mean follows a rise from 1 to 2; half of it is forgotten after four times as many batches."""
     w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     optimizer = FreeBORAT([w], 2, capturable=capturable)
-    gaps = falling(optimizer, w, [1.0, 1.1] * 200 + [2.0] * 1200)
+    gaps = falling(optimizer, w, [1.0, 1.1] * 200 + [2.0] * 1200, slope=100.0)  # so steep that noise is no limit
     assert gaps[399] < 0.5
     assert max(gaps[400:600]) > 0.8
     assert optimizer.last_step.gap == pytest.approx(0.5, rel=0.2)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_noise_in_the_losses_limits_the_gap(noise, capturable):
+    """Losses that fall from 2 to 1 and alternate by ``noise``: the closed form, and no limit if the noise is small."""
+    w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = FreeBORAT([w], 2, capturable=capturable)
+    falling(optimizer, w, [1.0 + 1.0 / k**2 + noise * (k % 2) for k in range(1, 1000)])
+    before = optimizer.state_dict()["param_groups"][0]["bundle"]
+    gap = falling(optimizer, w, [1.0])[0]
+    state = optimizer.state_dict()["param_groups"][0]["bundle"]
+    assert state["rise"] == pytest.approx(noise / 2.0, rel=0.01)
+    usual = max(0.01, before["gaps"] / before["squares"]) * 3.0
+    limit = usual * (0.04 * math.sqrt(1000) + (state["fall"] / (10.0 * state["rise"])) ** 2)
+    measured = (9.0 * state["won"] + state["lost"]) * min(1.0, state["steepest"] / state["reach"])
+    assert (limit < measured) == (noise == 1.0)
+    assert gap == pytest.approx(min(limit, measured), rel=1e-6)
 
 
 def test_a_loss_that_is_rescaled_within_the_run():

@@ -137,17 +137,19 @@ def free_borat(
 
 
 def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], None]:
-    """Measure what is left to win: takes the loss, <g, z - y> and gamma of each batch, and yields the gap."""
-    curve = average = slopes = highest = top = best = reach = won = lost = deviation = 0.0
+    """Measure the gap: receive the loss, <g, z - y> and gamma of each batch, and yield its gap."""
+    curve = average = slopes = highest = top = best = reach = won = lost = deviation = rise = gaps = gammas = 0.0
     loss, apart, gamma = yield 0.0
     for k in itertools.count(1):
         if k == 1:
-            curve = average = highest = loss
+            curve = average = highest = last = loss
             deviation = 0.01 * gamma
         else:
             most = 10.0 * deviation if deviation > 0.0 else np.inf
             clipped = curve + min(max(loss - curve, -most), most)
             deviation += (abs(clipped - curve) - deviation) / (k - 1)
+            rise += 2.0 / k * (max(clipped - last, 0.0) - rise)
+            last = clipped
             previous = curve
             if k == 2:
                 curve = average = highest = previous = min(loss, curve)
@@ -163,7 +165,13 @@ def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], No
             lost = max(lost * np.sqrt((k - 1) / k) + curve - previous, 0.0)
         won = max(average - curve, won * np.sqrt((k - 1) / k))
         R = best / reach if 0.0 < best < reach else 1.0
-        loss, apart, gamma = yield (9.0 * won + lost) * R + 0.97**k * 0.01 * gamma
+        gap = R * (9.0 * won + lost)
+        if rise > 0.0:
+            usual = max(0.01, gaps / gammas if gammas > 0.0 else 0.0) * gamma
+            gap = min(gap, usual * (0.04 * np.sqrt(k) + (max(highest - curve, lost) / (10.0 * rise)) ** 2))
+        gap += 0.97**k * 0.01 * gamma
+        gaps, gammas = gaps + gap, gammas + gamma
+        loss, apart, gamma = yield gap
 
 
 def project_l2(radius: float) -> Callable[[Vector], Vector]:

@@ -22,6 +22,8 @@ WON = 9.0
 START, FADE = 0.01, 0.97  # the first step size in the metric, and the factor by which it fades with each batch
 REACH = 0.25
 """Share of the largest fall that the largest slide is compared with at least."""
+CALM, CLEAR = 0.04, 10.0
+"""Noise limits a step to ``CALM sqrt(k) + (moved / (CLEAR rise))^2`` of the mean step so far, or of the first."""
 CLIP = 10.0
 """Largest change of the loss, in mean absolute deviations, that counts in its means."""
 OUTLIER = 1000.0
@@ -37,6 +39,8 @@ class Rolling(NamedTuple):
     mean: Number  # the running mean ``m`` of the loss, corrected for its start
     average: Number  # the mean ``r`` of all losses
     deviation: Number  # the mean absolute deviation of the losses from the running mean
+    last: Number  # the last loss, clipped
+    rise: Number  # the mean rise of the loss from one batch to the next, 0 where it falls; later ones weigh more
     won: Number  # ``w``, how far the loss is below its average, forgotten like ``1 / sqrt(k)``
     lost: Number  # how far the running mean is above its lowest value, forgotten like ``1 / sqrt(k)``
     fall: Number  # how far the running mean is below its highest value
@@ -81,7 +85,7 @@ class RollingInfo(NamedTuple):
 def new_rolling(bundle_size: int) -> Rolling:
     """Return the numbers before the first batch."""
     at_origin = np.zeros(bundle_size - 2)
-    return Rolling(0, 0, at_origin, *(0.0,) * 12, 0, 0, 0, 0.0, math.inf)
+    return Rolling(0, 0, at_origin, *(0.0,) * 14, 0, 0, 0, 0.0, math.inf)
 
 
 def columns(pieces: int) -> tuple[int, int, int, int]:
@@ -203,7 +207,7 @@ def measure_gap(
     1/2``, the rate of stochastic methods, by the gap itself. If the loss has risen, it can fall by as much again. Both
     are differences of losses, so no bound has to be known. Slopes give their scale in units of the gradient: the
     average moves by ``2 / (k - 1) (z - x)``, and the slopes of fresh gradients along that way sum up to the fall of
-    the loss, unless gradients were clipped.
+    the loss, unless gradients were clipped. Noise in the losses limits the gap.
 
     ``apart`` is ``<g, z - y>``, ``square`` is ``<g, g / D>``. Return the numbers with this batch, and the gap.
     """
@@ -215,7 +219,8 @@ def measure_gap(
     lower = ops.where(is_first | (loss < old.mean), loss, old.mean)  # either of the first two may be an explosion
     move = ops.where(is_first | is_second, 0.0 * change, (1.0 - beta) / (1.0 - beta**k) * change)
     mean = ops.where(is_first | is_second, lower, old.mean + move)
-    average = ops.where(is_first | is_second, lower, old.average + (old.mean + change - old.average) / k)
+    clipped = old.mean + change
+    average = ops.where(is_first | is_second, lower, old.average + (clipped - old.average) / k)
     fade = (old.batches / k) ** 0.5
     won = ops.maximum(average - mean, fade * old.won)
     lost = _falls(ops, fade * old.lost, -move, is_first)
@@ -226,12 +231,19 @@ def measure_gap(
     reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
     is_measured = steepest > 0.0
     scale = ops.where(is_measured, steepest, 1.0) / ops.where(is_measured, ops.maximum(reach, steepest), 1.0)
-    gap = (WON * won + lost) * scale + FADE**k * START * square
+    jump = clipped - old.last
+    rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0 * jump, jump) - old.rise)
+    step = polyak_step(ops, old.gaps, old.squares)
+    usual = ops.where(step > START, step, START) * square
+    limit = _limit_by_noise(ops, usual, k, ops.maximum(fall, lost), rise)
+    gap = ops.minimum((WON * won + lost) * scale, limit) + FADE**k * START * square
     return replace(
         old,
         mean=mean,
         average=average,
         deviation=ops.where(is_first, START * square, old.deviation + (abs(change) - old.deviation) / before),
+        last=ops.where(is_first, loss, clipped),
+        rise=rise,
         won=won,
         lost=lost,
         fall=fall,
@@ -241,6 +253,17 @@ def measure_gap(
         gaps=ops.where(is_first, gap, old.gaps + gap),
         squares=ops.where(is_first, square, old.squares + square),
     ), gap
+
+
+def _limit_by_noise(ops: Ops, usual: Number, k: Number, moved: Number, rise: Number) -> Number:
+    """Return the largest gap, given that of a usual step, for a running mean that has moved this far amid these rises.
+
+    If the losses of batches scatter more than their mean moves, most of what seems to be won is noise. Time averages
+    noise out, and a loss that only falls has none.
+    """
+    is_noisy = rise > 0.0
+    clear = moved / ops.where(is_noisy, CLEAR * rise, 1.0)
+    return ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
 
 
 def _falls(ops: Ops, fall: Number, move: Number, is_first: Number) -> Number:
