@@ -122,7 +122,7 @@ def test_the_step_of_two_pieces():
 @pytest.mark.parametrize("problem", NOISY.values(), ids=NOISY.keys())
 def test_the_regret_is_bounded_in_every_run(problem):
     for seed in range(2):
-        trace = run_free(problem, 2, problem.draw(300, seed), BOX)
+        trace = run_free(problem, 2, problem.draw(1000, seed), BOX)
         assert trace.dropped == 0
         regret, bound = sampled_regret(problem, trace), regret_bound(problem, trace, BOX)
         assert (regret <= bound * (1 + 1e-9)).all()
@@ -161,12 +161,12 @@ def test_the_rate_of_a_root(name):
 
 
 def test_noise_in_the_loss_keeps_a_gap():
-    """The same gradients: the gap falls by a factor of 3 without noise, and stays with noise in the losses."""
+    """The same gradients: the gap falls like 1 / sqrt(k) without noise, and stays with noise in the losses."""
     problem = noisy_kink()
     orders = problem.draw(5000, 0), [1] * 5000
-    results = [run_free(problem, 2, order).results.flatten()[[999, -1]] for order in orders]
+    results = [run_free(problem, 2, order).results.flatten()[[1999, -1]] for order in orders]
     noisy, quiet = (torch.maximum(x, -10 * x).tolist() for x in results)
-    assert quiet[1] < quiet[0] / 3
+    assert quiet[1] < quiet[0] / 1.5
     assert noisy[1] > noisy[0] / 2
     assert noisy[1] > 3 * quiet[1]
 
@@ -178,9 +178,9 @@ def test_skewed_gradients_lead_the_wrong_way(bundle_size, seed):
     problem = skewed()
     assert torch.autograd.grad(problem.mean(start := problem.start.requires_grad_()), start)[0] > 0.09
     problem.start.requires_grad_(False)
-    trace = run_free(problem, bundle_size, problem.draw(1500, seed), 1.0)
+    trace = run_free(problem, bundle_size, problem.draw(3000, seed), 1.0)
     assert trace.dropped == 0
-    assert trace.results[-1] > (0.95 if bundle_size == 2 else 0.3)
+    assert trace.results[-1] > (0.15 if bundle_size == 2 else 0.05)
 
 
 @pytest.mark.parametrize("bundle_size", [2, 3])

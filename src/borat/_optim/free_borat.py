@@ -39,11 +39,12 @@ class FreeBORAT(LossOptimizer):
     1. :math:`v \leftarrow \beta_2 v + (1-\beta_2) g^2`, and :math:`D = \sqrt{v / (1-\beta_2^k)} + \varepsilon`;
     2. the new piece has the value :math:`b = \ell + \langle g, z - y \rangle` at the centre; the newest :math:`N-1`
        pieces are kept;
-    3. the gap is :math:`h = R (9 w + l) + 0.97^k \, 0.01 \, \gamma` with :math:`\gamma = \langle g, D^{-1} g \rangle`.
-       Here :math:`w` is the distance of the loss below its average so far and :math:`l` its distance above its lowest
-       value, both decaying like :math:`1/\sqrt k`; :math:`R \le 1` is the share of its fall that new gradients confirm.
-       The target is :math:`T = b - \tfrac12 (1 - \beta_1^k) h`, and the cap is the Polyak step size for this gap, at
-       most that for all batches together, :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
+    3. the gap is :math:`h = \min(R (9 w + l), L) + 0.97^k \, 0.01 \, \gamma` with
+       :math:`\gamma = \langle g, D^{-1} g \rangle`. Here :math:`w` is the distance of the loss below its average so
+       far and :math:`l` its distance above its lowest value, both decaying like :math:`1/\sqrt k`; :math:`R \le 1` is
+       the share of its fall that new gradients confirm; and :math:`L` is a limit if losses are noisy. The target is
+       :math:`T = b - \tfrac12 (1 - \beta_1^k) h`, and the cap is the Polyak step size for this gap, at most that for
+       all batches together, :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
        simplex, with :math:`Q = \eta A D^{-1} A^\top`;
     5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where
