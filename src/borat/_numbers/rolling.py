@@ -49,6 +49,7 @@ class Rolling(NamedTuple):
     reach: Number  # the fall when the slide was largest, or a quarter of the largest fall since
     gaps: Number  # the sum of the gaps
     squares: Number  # the sum of ``<g, g / D>``, each in the metric of its batch
+    usual: Number  # the Polyak step size for both sums
     beta: Number  # with which the model was put at ``y``; a schedule may have changed it since
     zeros: Number  # the number of batches that made no step
     left_out: Number  # 1 if the last batch was left out as an outlier
@@ -85,7 +86,7 @@ class RollingInfo(NamedTuple):
 def new_rolling(bundle_size: int) -> Rolling:
     """Return the numbers before the first batch."""
     at_origin = np.zeros(bundle_size - 2)
-    return Rolling(0, 0, at_origin, *(0.0,) * 14, 0, 0, 0, 0.0, math.inf)
+    return Rolling(0, 0, at_origin, *(0.0,) * 15, 0, 0, 0, 0.0, math.inf)
 
 
 def columns(pieces: int) -> tuple[int, int, int, int]:
@@ -143,7 +144,8 @@ def roll(
     known, gap = measure_gap(ops, old, loss, apart, square, beta)
     if aim is None:
         target = value - AIM * warmth * gap
-        eta = ops.minimum(polyak_step(ops, gap, square), polyak_step(ops, known.gaps, known.squares))
+        known = replace(known, usual=polyak_step(ops, known.gaps, known.squares))
+        eta = ops.minimum(polyak_step(ops, gap, square), known.usual)
     else:
         gap = value - lower_bound
         gap = ops.where(gap > 0.0, gap, 0.0 * gap)
@@ -233,8 +235,7 @@ def measure_gap(
     scale = ops.where(is_measured, steepest, 1.0) / ops.where(is_measured, ops.maximum(reach, steepest), 1.0)
     jump = clipped - old.last
     rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0 * jump, jump) - old.rise)
-    step = polyak_step(ops, old.gaps, old.squares)
-    usual = ops.where(step > START, step, START) * square
+    usual = ops.where(old.usual > START, old.usual, START) * square
     limit = _limit_by_noise(ops, usual, k, ops.maximum(fall, lost), rise)
     gap = ops.minimum((WON * won + lost) * scale, limit) + FADE**k * START * square
     return replace(
