@@ -136,10 +136,10 @@ def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int
 
     Missing data raise before anything is trained, and decoded images are in the cache for the runs.
     """
-    from borat.lab.training.train import load_data  # imports PyTorch, which reading a file does not need
+    from borat.lab.data import load_for  # imports PyTorch, which reading a file does not need
 
     first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
-    return {column: load_data(config, data_dir).description.num_classes for column, config in first.items()}
+    return {column: load_for(config, data_dir).description.num_classes for column, config in first.items()}
 
 
 # Results
