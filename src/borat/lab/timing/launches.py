@@ -8,9 +8,8 @@ compiler generates for the same step are counted on the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,14 +19,14 @@ from torch.utils._pytree import tree_leaves
 from borat import BORAT, FreeBORAT
 from borat._vectors.torch import COMPILED_DEVICES
 from borat.lab.baselines import take_step
+from borat.lab.tables import Table
 
 TENSORS = 60
 _ELEMENTS = 2**20
 """Size of a parameter tensor: larger than the numbers of any bundle."""
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(NamedTuple):
     """The operations of one step."""
 
     optimizer: str
@@ -41,21 +40,21 @@ def measure_launches(tensors: int = TENSORS) -> list[Launches]:
     return [_count(name, make, tensors) for name, make in _optimizers()]
 
 
-def measure_kernels() -> dict[str, int]:
+def measure_kernels() -> Table:
     """Count the kernels that the compiler generates for a step on the device, at the default bundle size."""
     from torch._inductor import metrics
 
-    counts = {}
+    rows = []
     COMPILED_DEVICES.add("cpu")
     try:
         for cls in (BORAT, FreeBORAT):
             torch._dynamo.reset()
             metrics.reset()
             _take_steps(cls([torch.nn.Parameter(torch.randn(2**10)) for _ in range(3)], capturable=True), steps=2)
-            counts[cls.__name__] = int(metrics.generated_kernel_count)
+            rows.append((cls.__name__, str(metrics.generated_kernel_count)))
     finally:
         COMPILED_DEVICES.remove("cpu")
-    return counts
+    return Table("Kernels of a compiled step on the device", ("optimizer", "generated kernels"), rows)
 
 
 def _optimizers() -> Iterator[tuple[str, Callable[..., torch.optim.Optimizer]]]:
