@@ -10,7 +10,7 @@ import pandas as pd
 
 from borat.lab.config import CHOICES
 from borat.lab.report.tasks import RESULT_COLUMN, Mean, Setting, TaskGroup, short_names
-from borat.lab.store.run import LOST, STATUSES
+from borat.lab.store.run import LOST
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,10 @@ def _setting_row(task: str, setting: Setting, keys: Sequence[str]) -> list[Any]:
         "task": task,
         **{key: getattr(config, key) for key in CHOICES},
         "seed": f"{len(runs)} seeds" if several else int(runs.seed.iloc[0]),
-        "status": _status(runs),
+        "status": setting.statuses,
         "run": f"{len(runs)} runs" if several else runs.index[0],
     }
     for key in (key for key in keys if key not in row):
         mean = Mean.of(kept["epochs_done" if key == "epochs" else key])
         row[key] = mean and [mean.mean, mean.std]
     return [row[key] for key in keys]
-
-
-def _status(runs: pd.DataFrame) -> str:
-    counts = {status: count for status in STATUSES if (count := (runs.status == status).sum())}
-    if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{count} {status}" for status, count in counts.items())

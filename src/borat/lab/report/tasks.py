@@ -17,9 +17,8 @@ from borat.lab.config import SHARED_KEYS, TASK_KEYS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
 from borat.lab.metrics import METRICS, best, judge
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
-from borat.lab.store.experiment import Experiment
 from borat.lab.store.records import RESULTS, Collection, best_setting, by_setting, number
-from borat.lab.store.run import LOST
+from borat.lab.store.run import LOST, STATUSES
 
 LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge": "smooth hinge", "top5": "top-5 loss"}
 RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
@@ -78,6 +77,12 @@ class Setting:
     def status(self) -> str:
         """Diverged or failed if any seed did; running if none has ended yet."""
         return next(status for status in (*LOST, "finished", "running") if (self.runs.status == status).any())
+
+    @property
+    def statuses(self) -> str:
+        """The status that all seeds share, or the number of seeds with each."""
+        counts = {status: count for status in STATUSES if (count := (self.runs.status == status).sum())}
+        return ", ".join(f"{count} {status}" if len(counts) > 1 else status for status, count in counts.items())
 
     @cached_property
     def result(self) -> Mean | None:
@@ -204,16 +209,12 @@ def group(found: Collection) -> list[TaskGroup]:
         measured = [x for x in METRICS if any(x in runs and runs[x].notna().any() for runs in settings.values())]
         measure = judge(measured) if measured else "accuracy"
         ordered = [Setting(config, settings[config], measure) for config in sorted(settings, key=_place_in_table)]
-        first, *_ = (runs.index[0] for runs in settings.values())
-        select_on = _select_on(first, found.experiments, f"validation_{measure}")
+        run = next(iter(settings.values())).index[0]
+        around = [e for e in found.experiments if not e.folder or run.startswith(f"{e.folder}/")]
+        innermost = max(around, key=lambda e: len(e.folder), default=None)
+        select_on = innermost.select_on if innermost else f"validation_{measure}"
         groups.append(TaskGroup(describe(next(iter(settings))), tuple(ordered), measure, select_on))
     return sorted(groups, key=lambda task: task.parts)
-
-
-def _select_on(run: str, experiments: Sequence[Experiment], default: str) -> str:
-    """Return the metric of the innermost experiment that a run belongs to."""
-    around = [e for e in experiments if not e.folder or run.startswith(f"{e.folder}/")]
-    return max(around, key=lambda e: len(e.folder)).select_on if around else default
 
 
 def _place_in_table(config: RunConfig) -> tuple[Any, ...]:
