@@ -60,8 +60,11 @@ class LossBased(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if loss is None:
-            self._allocate()
+        if loss is None:  # tools that load checkpoints create the state by a step with learning rates of zero
+            if any(group["lr"] for group in self.param_groups):
+                raise ValueError("step needs the loss of the batch: call step(loss=loss) or step(lambda: loss)")
+            for _, p, _ in self._parameters():
+                self._buffers_of(p)
             return None
         check_loss(loss)
         self._update(float(loss))
@@ -69,13 +72,6 @@ class LossBased(Optimizer):
 
     @abstractmethod
     def _update(self, loss: float) -> None: ...
-
-    def _allocate(self) -> None:
-        """Create the state without a batch: tools that load checkpoints call step() with learning rates of zero."""
-        if any(group["lr"] for group in self.param_groups):
-            raise ValueError("step needs the loss of the batch: call step(loss=loss) or step(lambda: loss)")
-        for _, p, _ in self._parameters():
-            self._buffers_of(p)
 
     def _parameters(self) -> Iterator[tuple[dict[str, Any], Tensor, Tensor]]:
         """Yield the group, the parameter and the gradient of each parameter with a gradient."""
@@ -141,22 +137,18 @@ class DFW(LossBased):
         super().__init__(params, lr, weight_decay, momentum=momentum)
 
     def _update(self, loss: float) -> None:
-        gamma = self._optimal_share(loss)
+        numerator, denominator = loss, 0.0
+        for group, p, gradient in self._parameters():
+            lr, decay = float(group["lr"]), group["weight_decay"]
+            numerator -= lr * decay * inner_product([gradient], [p]) if decay else 0.0
+            denominator += lr * inner_product([gradient], [gradient])
+        gamma = min(max(ratio(numerator, denominator), 0.0), 1.0)
         for group, p, gradient in self._parameters():
             lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
             velocity = self._buffers_of(p)["velocity"]
             velocity.mul_(momentum).add_(gradient, alpha=-lr * gamma).add_(p, alpha=-lr * gamma * decay)
             p.mul_(1.0 - lr * decay).add_(gradient, alpha=-lr * gamma).add_(velocity, alpha=momentum)
         self.step_size = float(self.param_groups[0]["lr"]) * gamma
-
-    def _optimal_share(self, loss: float) -> float:
-        r"""Return the share :math:`\gamma` of the full step."""
-        numerator, denominator = loss, 0.0
-        for group, p, gradient in self._parameters():
-            lr, decay = float(group["lr"]), group["weight_decay"]
-            numerator -= lr * decay * inner_product([gradient], [p]) if decay else 0.0
-            denominator += lr * inner_product([gradient], [gradient])
-        return min(max(ratio(numerator, denominator), 0.0), 1.0)
 
 
 class BPGrad(LossBased):

@@ -20,6 +20,8 @@ from borat.lab.store.records import curve
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.tables import Table
 
+WORDS = {True: "supported", False: "not supported", None: "not checked"}
+
 
 class Claim(StrictModel):
     """A sentence of the paper about its results, in a form that can be checked.
@@ -105,7 +107,7 @@ class PaperSpec(TrainingSpec):
         rows = []
         for verdict in found:
             numbers = ", ".join(f"{name} {number:.3g}" for name, number in verdict.numbers.items())
-            rows.append((verdict.claim.text, *([verdict.column] if several else []), verdict.word, numbers))
+            rows.append((verdict.claim.text, *([verdict.column] if several else []), WORDS[verdict.supported], numbers))
         head = ("claim", *(["column"] if several else []), "here", "numbers")
         return [Table("What the paper says", head, rows)] if rows else []
 
@@ -120,10 +122,6 @@ class Verdict:
     """By method, in the units of the paper."""
     supported: bool | None
     """None if one of its methods or settings was not run."""
-
-    @property
-    def word(self) -> str:
-        return {True: "supported", False: "not supported", None: "not checked"}[self.supported]
 
 
 def verdicts(claims: Sequence[Claim], result: Result) -> list[Verdict]:

@@ -169,8 +169,17 @@ class CellResult:
 
     @cached_property
     def settings(self) -> pd.DataFrame:
-        """Means over the seeds, one row for each setting: a configuration without its seed."""
-        return mean_over_seeds(self.runs)
+        """One row for each setting: means of the measurements over the seeds, and other columns from its first run.
+
+        The value is NaN if that of a seed is. The status is that of the first seed that did not finish.
+        """
+        import pandas as pd  # slow to import, and not needed to list experiments
+
+        settings = by_setting(self.runs).values()
+        numbers = [name for name in (*METRICS, "value", "score") if name in self.runs]
+        means = {name: [seeds[name].mean(skipna=False) for seeds in settings] for name in numbers}
+        status = [next((each for each in seeds.status if each != "finished"), "finished") for seeds in settings]
+        return pd.concat([seeds[:1] for seeds in settings]).assign(**means, status=status)
 
     @property
     def values(self) -> pd.Series:
@@ -226,7 +235,7 @@ class Result(StudyResult):
     @property
     def runs(self) -> pd.DataFrame:
         """Every run once."""
-        import pandas as pd  # slow to import, and not needed to list experiments
+        import pandas as pd
 
         tables = [table for cell in self.cells for table in (cell.runs, cell.chosen, cell.defaults)]
         every = pd.concat([table for table in tables if len(table)])
@@ -278,18 +287,3 @@ def with_scores(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame
     runs = runs.assign(value=value, score=score)
     works = (runs.status == "finished") & runs.value.notna() & runs.score.notna()
     return runs.assign(value=runs.value.where(works), score=runs.score.where(works))
-
-
-def mean_over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each setting: means of the measurements, and other columns from its first run.
-
-    The value is NaN if that of a seed is. The status is that of the first seed that did not finish.
-    """
-    import pandas as pd
-
-    settings = by_setting(runs).values()
-    numbers = [name for name in (*METRICS, "value", "score") if name in runs]
-    means = {name: [seeds[name].mean(skipna=False) for seeds in settings] for name in numbers}
-    status = [next((each for each in seeds.status if each != "finished"), "finished") for seeds in settings]
-    first = pd.concat([seeds[:1] for seeds in settings])
-    return first.assign(**means, status=status)

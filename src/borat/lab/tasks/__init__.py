@@ -6,7 +6,7 @@ from importlib import import_module
 from inspect import isabstract
 from pathlib import Path
 from runpy import run_path
-from typing import Any, TypeGuard
+from typing import Any
 
 from borat.lab.files import unknown
 from borat.lab.tasks import digits, reinforcement, sequences, synthetic
@@ -52,7 +52,8 @@ def locate(name: str) -> type[TrainingTask]:
     source, colon, attribute = name.rpartition(":")
     if not colon:
         raise unknown("task", name, TASKS, forms=("NAME", "FILE.py:CLASS", "MODULE:CLASS"))
-    classes = {key: value for key, value in _load(source).items() if _is_task(value)}
+    types = {key: value for key, value in _load(source).items() if isinstance(value, type)}
+    classes = {key: cls for key, cls in types.items() if issubclass(cls, TrainingTask) and not isabstract(cls)}
     if attribute not in classes:
         raise unknown(f"task of {source}", attribute, classes)
     return classes[attribute]
@@ -71,7 +72,3 @@ def _load(source: str) -> dict[str, Any]:
         if error.name is None or not source.startswith(error.name):
             raise
         raise ValueError(f"task must name a module that can be imported, got {source!r}: {error}") from error
-
-
-def _is_task(value: object) -> TypeGuard[type[TrainingTask]]:
-    return isinstance(value, type) and issubclass(value, TrainingTask) and not isabstract(value)

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import lower_is_better
-from borat.lab.reproduce.run import CellResult, Result
+from borat.lab.reproduce.run import Result
 from borat.lab.reproduce.training import MetricName, TrainingSpec
 from borat.lab.tables import DASH, Table
 
@@ -77,17 +77,12 @@ def _ratios(spec: RatiosSpec, result: Result) -> pd.DataFrame:
     losses: dict[tuple[str, str], dict[str, float]] = {}
     for cell in result.cells:
         place = (cell.cell.method.partition(":")[0], condition_of(cell.cell.configs[0]))
-        losses.setdefault(place, {})[cell.cell.column] = _mean_loss(cell)
+        mean = float(cell.chosen.value.mean(skipna=False))  # NaN if no configuration worked, or if a seed diverged
+        losses.setdefault(place, {})[cell.cell.column] = math.inf if math.isnan(mean) else mean
     table = pd.DataFrame.from_dict(losses, orient="index", columns=result.columns).clip(lower=FLOOR)
     if (spec.reference, PLAIN) not in table.index:
         raise ValueError(f"ratios need the reference {spec.reference}: add it to the methods")
     return table / table.loc[(spec.reference, PLAIN)]
-
-
-def _mean_loss(cell: CellResult) -> float:
-    """Return the mean over the seeds; infinite if no configuration worked, or if a seed diverged."""
-    loss = float(cell.chosen.value.mean(skipna=False))
-    return math.inf if math.isnan(loss) else loss
 
 
 def summarise(ratios: pd.DataFrame) -> pd.DataFrame:

@@ -241,7 +241,7 @@ def _objective(runs: pd.DataFrame) -> str:
 
 def _goal(spec: ScoreboardSpec, board: Board) -> Table:
     """Return the distance of each method in the goal from the best tuned one."""
-    ranking = board.ranking()
+    ranking, words = board.ranking(), {True: "met", False: "missed"}
     overall = summarise(board.ratios(board.defaults))["mean"]
     methods = [name for name in spec.goal if name in ranking]
     rows = []
@@ -252,20 +252,16 @@ def _goal(spec: ScoreboardSpec, board: Board) -> Table:
             ours = board.defaults.loc[method, column].text(metric)
             best = f"{board.tuned.loc[rival, column].text(metric)}, {rival}"
             distance = f"{100 * excess:.1f} {'points' if unit(metric) == 100.0 else '%'}"
-            rows.append((f"{method}, {column}", ours, best, distance, _word(is_met)))
+            rows.append((f"{method}, {column}", ours, best, distance, words[is_met]))
     for method in methods:
         first = f"{overall[ranking[0]]:.3f}, {ranking[0]}"
         place = f"place {ranking.index(method) + 1} of {len(ranking)}"
-        rows.append((f"{method}, overall", f"{overall[method]:.3f}", first, place, _word(method == ranking[0])))
+        rows.append((f"{method}, overall", f"{overall[method]:.3f}", first, place, words[method == ranking[0]]))
     title = (
         f"The goal: at its defaults within {100 * POINTS:g} point or {100 * LOSS_SHARE:g} % of the loss of the best "
         "tuned method on every task, and overall first of all methods at their defaults"
     )
     return Table(title, ("method and task", "at its defaults", "best", "behind", "goal"), rows)
-
-
-def _word(is_met: bool) -> str:
-    return "met" if is_met else "missed"
 
 
 KIND = ScoreboardSpec
