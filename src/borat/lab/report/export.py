@@ -55,12 +55,12 @@ def write_latex(tasks: Sequence[TaskGroup], experiments: Sequence[Experiment], p
 
 
 def _settings(task: TaskGroup) -> str:
-    table, several = make_table([task]), any(len(setting.runs) > 1 for setting in task.settings)
+    (columns, _, settings), several = make_table([task]), any(len(setting.runs) > 1 for setting in task.settings)
     left_out = ("run", "task", "epochs") if several else ("run", "task", "epochs", "seed")
-    kept = {place: column for place, column in enumerate(table.columns) if column.key not in left_out}
+    kept = {place: column for place, column in enumerate(columns) if column.key not in left_out}
     heads = [f"{column.title} (%)" if column.kind == "percent" else column.title for column in kept.values()]
     alignment = "".join("l" if column.kind == "text" else "r" for column in kept.values())
-    rows = ([_cell(column, row[place]) for place, column in kept.items()] for row in table.settings)
+    rows = ([_cell(column, row[place]) for place, column in kept.items()] for row in settings)
     return _tabular(task.name, alignment, heads, rows)
 
 

@@ -22,26 +22,23 @@ class Column:
     kind: str
 
 
-@dataclass(frozen=True)
-class RunTable:
-    """Cells of all runs and of all settings, by column."""
-
-    columns: list[Column]
-    runs: list[list[Any]]
-    settings: list[list[Any]]
-    """A mean over seeds is a list of two numbers, the mean and the standard deviation."""
+Cells = list[list[Any]]
 
 
-def make_table(tasks: Sequence[TaskGroup]) -> RunTable:
+def make_table(tasks: Sequence[TaskGroup]) -> tuple[list[Column], Cells, Cells]:
+    """Return the columns, and the cells of all runs and of all settings.
+
+    A mean over seeds is a list of two numbers, the mean and the standard deviation.
+    """
     if not tasks:
-        return RunTable([], [], [])
+        return [], [], []
     columns = _columns(tasks)
     keys = [column.key for column in columns]
     named = list(zip(short_names(tasks), tasks, strict=True))
     runs = pd.concat([task.runs.assign(task=name) for name, task in named]).reset_index()
     runs = runs.assign(epochs=runs.epochs_done)[keys].astype(object)
     settings = [_setting_row(name, setting, keys) for name, task in named for setting in task.settings]
-    return RunTable(columns, runs.where(runs.notna(), None).to_numpy().tolist(), settings)
+    return columns, runs.where(runs.notna(), None).to_numpy().tolist(), settings
 
 
 def _columns(tasks: Sequence[TaskGroup]) -> list[Column]:

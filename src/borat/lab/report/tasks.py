@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from borat.lab.config import SHARED_KEYS, TASK_KEYS, RunConfig
+from borat.lab.config import CHOICES, SHARED_KEYS, TASK_KEYS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
 from borat.lab.metrics import METRICS, best, judge
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
@@ -61,12 +61,9 @@ class Setting:
     @property
     def label(self) -> str:
         """The keys of the setting in words, without the method."""
-        config = self.config
-        parts = [f"lr {config.lr:g}"]
-        parts += [f"radius {config.radius:g}"] if config.radius is not None else []
-        parts += [f"weight decay {config.weight_decay:g}"] if config.weight_decay else []
-        parts += [f"momentum {config.momentum:g}"] if config.momentum != type(config)().momentum else []
-        return ", ".join(parts)
+        config, default = self.config, RunConfig()
+        keys = [key for key in CHOICES if key == "lr" or getattr(config, key) != getattr(default, key)]
+        return ", ".join(f"{key.replace('_', ' ')} {getattr(config, key):g}" for key in keys)
 
     @property
     def lost(self) -> int:

@@ -165,8 +165,10 @@ def _in_order(claim: Claim, numbers: Mapping[str, float], *, lower: bool) -> boo
 
 def _statistic(claim: Claim, metric: str, cell: CellResult, result: Result) -> float | None:
     """Return the statistic of a method, or None if no run matches ``where``."""
-    if claim.metric or claim.epoch:
-        return _recorded(metric, claim.epoch, cell)
+    if claim.metric or claim.epoch:  # the mean over the chosen runs after that epoch, or after the last
+        curves = [curve(history, metric) for history in cell.chosen.history[cell.chosen.value.notna()]]
+        known = curves and min(map(len, curves)) >= max(claim.epoch, 1)
+        return statistics.fmean(values[claim.epoch - 1] for values in curves) if known else math.nan
     if claim.statistic == "value":
         return cell.mean
     settings, runs = cell.settings, cell.runs
@@ -179,11 +181,3 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, result: Result) -> f
     if claim.statistic == "mean":
         return mean_with_lost(runs, metric)
     return float(result.usable(cell)[settings.index].sum())
-
-
-def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
-    """Return the mean over the chosen runs after an epoch, or after the last."""
-    curves = [curve(history, metric) for history in cell.chosen.history[cell.chosen.value.notna()]]
-    if not curves or min(map(len, curves)) < max(epoch, 1):
-        return math.nan
-    return statistics.fmean(values[epoch - 1] for values in curves)

@@ -87,11 +87,14 @@ class TrainingStudy(Study):
         """Train each configuration in ``folder/<digest>``, unless it is done there."""
         import pandas as pd
 
-        from borat.lab.sweeps.sweep import run_configs  # imports PyTorch, which reading a file does not need
+        from borat.lab.data import load_for  # imports PyTorch, which reading a file does not need
+        from borat.lab.sweeps.sweep import run_configs
 
         start, cells = time.perf_counter(), self.plan()
         data_dir = means.get("data_dir")
-        classes = load_all_data(cells, data_dir)
+        # missing data raise before anything is trained, and decoded images are in the cache for the runs
+        first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
+        classes = {column: load_for(config, data_dir).description.num_classes for column, config in first.items()}
         earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
         def train(configs: Iterable[RunConfig]) -> pd.DataFrame:
@@ -129,17 +132,6 @@ class TrainingStudy(Study):
         working = {config: seeds for config, seeds in settings.items() if seeds.value.notna().all()}
         chosen = best_setting(working, self.spec.select_on_in(cell.column))
         return [config for config in cell.configs if config.replace(seed=0) == chosen]
-
-
-def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
-    """Load the data of each column and return the numbers of classes; tasks have neither.
-
-    Missing data raise before anything is trained, and decoded images are in the cache for the runs.
-    """
-    from borat.lab.data import load_for  # imports PyTorch, which reading a file does not need
-
-    first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
-    return {column: load_for(config, data_dir).description.num_classes for column, config in first.items()}
 
 
 # Results

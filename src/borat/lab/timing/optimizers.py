@@ -108,7 +108,9 @@ def measure_optimizers(model: str, rounds: int = 15, progress: Progress = ignore
     for name, turns in take_turns(measures, rounds, progress).items():
         seconds, share = map(statistics.median, zip(*turns, strict=True))
         dual_share = share if isinstance(optimizers[name], LossOptimizer) else None
-        state = _state_bytes(optimizers[name]) / parameter_bytes
+        tensors = [x for x in tree_leaves(list(optimizers[name].state.values())) if isinstance(x, torch.Tensor)]
+        storages = {storage.data_ptr(): storage.nbytes() for storage in (x.untyped_storage() for x in tensors)}
+        state = sum(storages.values()) / parameter_bytes
         costs.append(OptimizerCost(model, name, 1e3 * seconds, state, dual_share))
     return costs
 
@@ -172,12 +174,6 @@ def timed_dual() -> Iterator[list[float]]:
 
     with mock.patch.object(dual, "maximise", timed(dual.maximise)):
         yield seconds
-
-
-def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    tensors = [x for x in tree_leaves(list(optimizer.state.values())) if isinstance(x, torch.Tensor)]
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 # The dual

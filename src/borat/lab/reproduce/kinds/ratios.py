@@ -106,9 +106,7 @@ def summarise(ratios: pd.DataFrame) -> pd.DataFrame:
 
 def with_mean(ratios: pd.DataFrame) -> pd.DataFrame:
     """Return the ratios, with their geometric means as the first column."""
-    import pandas as pd
-
-    return pd.concat([summarise(ratios)["mean"].rename("all tasks"), ratios], axis=1)
+    return summarise(ratios)[["mean"]].set_axis(["all tasks"], axis=1).join(ratios)
 
 
 def ratio_tables(title: str, ratios: pd.DataFrame) -> list[Table]:
