@@ -41,13 +41,14 @@ class LossBased(Optimizer):
     step_size: float | None = None
     """Factor of the gradient, or of the direction in its place, in the last update; None before the first."""
 
-    def __init__(self, params: ParamsT, lr: float, weight_decay: float, **defaults: Any) -> None:
+    def __init__(
+        self, params: ParamsT, lr: float, *, momentum: float = 0.9, weight_decay: float = 0.0, **numbers: float
+    ) -> None:
         check_lr(lr, 1)
         if not is_number(weight_decay) or weight_decay < 0.0:
             raise ValueError(f"weight_decay must be a number of at least 0, got {weight_decay!r}")
-        if "momentum" in defaults:
-            check_momentum(defaults["momentum"])
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
+        check_momentum(momentum)
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, **numbers})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, loss: Loss | None = None) -> Loss | None:  # type: ignore[override]
@@ -133,9 +134,6 @@ class DFW(LossBased):
 
     buffers = ("velocity",)
 
-    def __init__(self, params: ParamsT, lr: float = 0.1, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr, weight_decay, momentum=momentum)
-
     def _update(self, loss: float) -> None:
         numerator, denominator = loss, 0.0
         for group, p, gradient in self._parameters():
@@ -174,9 +172,6 @@ class BPGrad(LossBased):
 
     buffers = ("velocity",)
 
-    def __init__(self, params: ParamsT, lr: float = 0.02, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr, weight_decay, momentum=momentum)
-
     def _update(self, loss: float) -> None:
         value, gradients = self._regularised(loss)
         factor = ratio(value, math.sqrt(inner_product(gradients, gradients)))
@@ -201,8 +196,8 @@ class SPS(LossBased):
         weight_decay: :math:`\lambda`; :math:`\ell` and :math:`g` have the term :math:`\frac{\lambda}{2} \|w\|^2`.
     """
 
-    def __init__(self, params: ParamsT, lr: float = 1.0, *, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr, weight_decay)
+    def __init__(self, params: ParamsT, lr: float, *, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr, momentum=0.0, weight_decay=weight_decay)
 
     def _update(self, loss: float) -> None:
         value, gradients = self._regularised(loss)
@@ -232,8 +227,8 @@ class L4Mom(LossBased):
 
     buffers: tuple[str, ...] = ("average",)
 
-    def __init__(self, params: ParamsT, lr: float = 0.15, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr, weight_decay, momentum=momentum, steps=0, smallest_loss=0.0)
+    def __init__(self, params: ParamsT, lr: float, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr, momentum=momentum, weight_decay=weight_decay, steps=0, smallest_loss=0.0)
 
     def _update(self, loss: float) -> None:
         value, gradients = self._regularised(loss)

@@ -58,6 +58,7 @@ def reproduce(
     if name is None:
         raise ValueError("an experiment is missing: --list shows their names")
     from borat.lab.reproduce.reading import load_spec
+    from borat.lab.reproduce.spec import Spec
 
     spec = load_spec(name)
     folder = out or common.RUNS / spec.name
@@ -67,7 +68,7 @@ def reproduce(
         _print_commands(study, folder, data_dir)
         return
     if picture is not None:
-        if not spec.draws_picture:  # found before hours of training
+        if type(spec).draw is Spec.draw:  # not implemented; found before hours of training
             raise ValueError(f"--picture needs an experiment with ratios, such as scoreboard or zoo, got {spec.name}")
         if picture.suffix not in (".png", ".pdf"):
             raise ValueError(f"--picture must end with .png or .pdf, got {picture}")

@@ -124,13 +124,13 @@ class TrainingStudy(Study):
     def _rows(self, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
         """Return these runs with the metrics of the cell's column."""
         rows = runs.loc[[config.digest for config in configs]]
-        return with_scores(rows, self.spec.metric_in(cell.column), self.spec.select_on_in(cell.column))
+        return with_scores(rows, *self.spec.metrics_in(cell.column))
 
     def _choose(self, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
         """Return the best configuration, if any works; in a grid with each seed."""
         settings = by_setting(self._rows(cell, runs, cell.configs))
         working = {config: seeds for config, seeds in settings.items() if seeds.value.notna().all()}
-        chosen = best_setting(working, self.spec.select_on_in(cell.column))
+        chosen = best_setting(working, self.spec.metrics_in(cell.column)[1])
         return [config for config in cell.configs if config.replace(seed=0) == chosen]
 
 
@@ -235,7 +235,7 @@ class Result(StudyResult):
 
     def usable(self, cell: CellResult) -> pd.Series:
         """Return which settings of a cell are usable: near the best of all methods in the column."""
-        lower = lower_is_better(self.spec.metric_in(cell.cell.column))
+        lower = lower_is_better(self.spec.metrics_in(cell.cell.column)[0])
 
         def accuracies(cell: CellResult) -> pd.Series:
             return cell.settings.value.map(as_accuracy) if lower else cell.settings.value

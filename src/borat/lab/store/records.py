@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import textwrap
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from borat.lab.config import RunConfig
-from borat.lab.files import check_folder, write_json
+from borat.lab.files import check_folder, read_mapping, write_json
 from borat.lab.metrics import METRICS, best
 from borat.lab.store.run import Metrics, Run, find_runs
 from borat.lab.strict import Listed, StrictModel
@@ -157,10 +156,7 @@ class Experiment(StrictModel):
     @classmethod
     def read(cls, path: Path, seen_from: Path) -> Self:
         """Read a file, for a report on the folder ``seen_from``."""
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError(f"{EXPERIMENT} must hold keys and values, got a {type(values).__name__}")
-        return cls(**values, folder=path.parent.relative_to(seen_from).as_posix().removeprefix("."))
+        return cls(**read_mapping(path), folder=path.parent.relative_to(seen_from).as_posix().removeprefix("."))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from runpy import run_path
 from typing import Any
 
 from borat.lab.files import unknown
-from borat.lab.tasks import digits, reinforcement, sequences, synthetic
+from borat.lab.tasks import digits, reinforcement, synthetic
 from borat.lab.tasks.run import TaskResult, run
 from borat.lab.tasks.task import DataTask, SampledTask, TrainingTask
 
@@ -25,8 +25,8 @@ TASKS: dict[str, type[TrainingTask]] = {
     "contrastive": digits.Contrastive,
     "triplet": digits.Triplet,
     "segmentation": synthetic.Segmentation,
-    "seq2seq": sequences.SequenceToSequence,
-    "adding": sequences.Adding,
+    "seq2seq": synthetic.SequenceToSequence,
+    "adding": synthetic.Adding,
     "distillation": digits.Distillation,
     "fine-tuning": digits.FineTuning,
     "physics": synthetic.Physics,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.lab.tasks.task import DataTask, generator, minibatches, mlp
+from borat.lab.tasks.task import DataTask, minibatches, mlp
 
 HELD_OUT = 300
 """Digits in the validation split, and in the test split."""
@@ -30,7 +30,7 @@ def load_digits() -> dict[str, tuple[Tensor, ...]]:
 
     found = datasets.load_digits()
     images, labels = torch.tensor(found.data, dtype=torch.float32) / 16.0, torch.tensor(found.target)
-    order = torch.randperm(len(labels), generator=generator(0))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     parts = torch.split(order, [len(order) - 2 * HELD_OUT, HELD_OUT, HELD_OUT])
     return {split: (images[i], labels[i]) for split, i in zip(("train", "validation", "test"), parts, strict=True)}
 

@@ -122,8 +122,3 @@ def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Seque
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
-
-
-def generator(seed: int) -> torch.Generator:
-    """Return a generator for synthetic data, which are the same in every run."""
-    return torch.Generator().manual_seed(seed)

@@ -161,18 +161,15 @@ def timed_dual() -> Iterator[list[float]]:
     The dual is patched only while it is measured. A permanent ``record_function`` around it would slow down every step
     of every user: without a profiler it takes 6 microseconds, a small dual takes 3.
     """
-    seconds = [0.0]
+    seconds, maximise = [0.0], dual.maximise
 
-    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            start = time.perf_counter()
-            result = function(*arguments)
-            seconds[0] += time.perf_counter() - start
-            return result
+    def timed(*arguments: Any) -> Any:
+        start = time.perf_counter()
+        result = maximise(*arguments)
+        seconds[0] += time.perf_counter() - start
+        return result
 
-        return call
-
-    with mock.patch.object(dual, "maximise", timed(dual.maximise)):
+    with mock.patch.object(dual, "maximise", timed):
         yield seconds
 
 
@@ -185,16 +182,13 @@ def measure_dual() -> Table:
     solvers = (solve_dual, *([_solve_by_quadprog] if find_spec("quadprog") else []))
     rows = []
     for n in DUAL_SIZES:
-        problems = [_random_dual(n, rng) for _ in range(100)]
+        problems = []
+        for _ in range(100):  # of a bundle with n - 1 gradients and the bound
+            gradients = rng.standard_normal((n, 64)) / 8
+            gradients[0] = 0.0
+            problems.append((gradients @ gradients.T, np.concatenate(([0.0], rng.uniform(0.2, 0.6, n - 1)))))
         rows.append((str(n), *(f"{_microseconds(solve, problems):.0f}" for solve in solvers)))
     return Table("The dual", ("pieces", "solve_dual, µs", "quadprog, µs")[: 1 + len(solvers)], rows)
-
-
-def _random_dual(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the dual of a bundle with ``n - 1`` gradients and the bound."""
-    gradients = rng.standard_normal((n, 64)) / 8
-    gradients[0] = 0.0
-    return gradients @ gradients.T, np.concatenate(([0.0], rng.uniform(0.2, 0.6, n - 1)))
 
 
 def _microseconds(solve: Callable[..., Any], problems: list[tuple[np.ndarray, np.ndarray]]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
@@ -31,7 +31,6 @@ class RatiosSpec(TrainingSpec):
     The name of a method under a condition is that of the method, a colon, and any text.
     """
 
-    draws_picture: ClassVar[bool] = True
     metric: MetricName = "test_loss"
     select_on: MetricName = "validation_loss"
     reference: str

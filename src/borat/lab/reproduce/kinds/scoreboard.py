@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
@@ -48,8 +48,6 @@ class BoardColumn(ColumnTable):
 class ScoreboardSpec(TrainingSpec):
     """All methods on all tasks, at their defaults and tuned; every column may have its own metric."""
 
-    draws_picture: ClassVar[bool] = True
-
     columns: Listed[BoardColumn] = ()
     goal: Listed[str] = ()
     """Methods that should need no tuning: as good at their defaults as the best tuned method."""
@@ -63,11 +61,9 @@ class ScoreboardSpec(TrainingSpec):
         self.check_places(self.goal, ())
         return self
 
-    def metric_in(self, column: str) -> str:
-        return next((table.metric for table in self.columns if table.name == column), "") or self.metric
-
-    def select_on_in(self, column: str) -> str:
-        return next((table.select_on for table in self.columns if table.name == column), "") or self.select_on
+    def metrics_in(self, column: str) -> tuple[str, str]:
+        table = next(table for table in self.columns if table.name == column)
+        return table.metric or self.metric, table.select_on or self.select_on
 
     def make_cell(self, method: str, column: str, layer: Layer) -> Cell:
         cell = super().make_cell(method, column, layer)
@@ -190,7 +186,7 @@ def make_board(result: Result) -> Board:
     for cell in result.cells:
         method, column = cell.cell.method, cell.cell.column
         for table, runs in zip(tables, (cell.defaults, cell.chosen), strict=True):
-            table.at[method, column] = _score(runs, result.spec.metric_in(column), result.classes[column], seeds)
+            table.at[method, column] = _score(runs, result.spec.metrics_in(column)[0], result.classes[column], seeds)
     return Board(*tables)
 
 
@@ -209,7 +205,7 @@ def _score(runs: pd.DataFrame, metric: str, classes: int, seeds: int) -> Score:
 def _scores(spec: ScoreboardSpec, title: str, scores: pd.DataFrame) -> Table:
     heads, texts = ["method"], {}
     for column in scores:
-        metric, found = spec.metric_in(column), scores[column]
+        metric, found = spec.metrics_in(column)[0], scores[column]
         heads.append(f"{column}, {metric_text(metric).removeprefix('test ')}")
         best = min(found, key=lambda score: score.mean)
         limit = best.mean + (best.std or 0.0) / math.sqrt(len(best.costs))
@@ -247,7 +243,7 @@ def _goal(spec: ScoreboardSpec, board: Board) -> Table:
     rows = []
     for method in methods:
         for column in board.tuned:
-            metric, rival = spec.metric_in(column), board.best(column)
+            metric, rival = spec.metrics_in(column)[0], board.best(column)
             excess, is_met = board.excess(method, column, metric)
             ours = board.defaults.loc[method, column].text(metric)
             best = f"{board.tuned.loc[rival, column].text(metric)}, {rival}"
