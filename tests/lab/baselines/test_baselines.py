@@ -199,7 +199,8 @@ def test_loss_based_optimizers_take_groups_closures_and_missing_gradients(name):
         kind = type(make_optimizer(model, configured(name)))
         params = list(model.parameters())
         optimizer = kind(
-            [*params, unused] if groups == 1 else [{"params": params[:2]}, {"params": [*params[2:], unused]}]
+            [*params, unused] if groups == 1 else [{"params": params[:2]}, {"params": [*params[2:], unused]}],
+            lr=METHODS[name].lr,
         )
         criterion = make_loss(configured(name))
         for number in range(6):
