@@ -45,12 +45,13 @@ STEP_KINDS = ("SGD", "ALIG", "ESGD", "EALIG", "MAX2", "MAX3", "ZERO")
 
 @dataclass(frozen=True)
 class Style:
-    """Style of one method, in Plotly's terms."""
+    """Style of one method, in Plotly's terms, or of one kind of step, which has a hatch."""
 
     light: str
     dark: str
-    marker: str
-    dash: str
+    marker: str = ""
+    dash: str = ""
+    hatch: str = ""
 
 
 PALETTE = tuple(Style(*colours, marker, DASHES[0]) for colours, marker in zip(COLOURS.values(), MARKERS, strict=False))
@@ -68,22 +69,13 @@ def method_styles(labels: Iterable[str]) -> dict[str, Style]:
     return styles
 
 
-@dataclass(frozen=True)
-class KindStyle:
-    """Style of one kind of step."""
-
-    light: str
-    dark: str
-    hatch: str
-
-
-def kind_styles(kinds: Iterable[str]) -> dict[str, KindStyle]:
+def kind_styles(kinds: Iterable[str]) -> dict[str, Style]:
     """Return a style for each kind of step, the same in every figure, in the order of stacking."""
     others = sorted(set(kinds) - set(STEP_KINDS))
     styles, colours = {}, list(COLOURS.values())
     for kind in (*STEP_KINDS, *others):
         i = STEP_KINDS.index(kind) if kind in STEP_KINDS else len(STEP_KINDS) + _support_rank(kind)
-        styles[kind] = KindStyle(*colours[(i + 1) % len(colours)], HATCHES[i % len(HATCHES)])
+        styles[kind] = Style(*colours[(i + 1) % len(colours)], hatch=HATCHES[i % len(HATCHES)])
     return styles
 
 

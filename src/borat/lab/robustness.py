@@ -88,19 +88,14 @@ def usable(trials: Iterable[Trial], margin: float = MARGIN) -> list[Usable]:
         for method, places in seeds.items()
     }
     best = best_accuracy(accuracy for places in cells.values() for accuracy in places.values())
-    return [_of_method(method, places, best, margin) for method, places in cells.items()]
-
-
-def _of_method(method: str, cells: dict[tuple[float, float | None], float], best: float, margin: float) -> Usable:
-    tried = sorted({lr for lr, _ in cells})
-    good = [place for place, accuracy in cells.items() if is_usable(accuracy, best, margin)]
-    lrs = sorted({lr for lr, _ in good})
-    return Usable(method, tuple(tried), tuple(lrs), _longest_span(tried, set(lrs)), len(good), len(cells))
-
-
-def _longest_span(tried: Sequence[float], good: set[float]) -> float:
-    stretches = (list(stretch) for works, stretch in groupby(tried, lambda lr: lr in good) if works)
-    return max((math.log10(stretch[-1] / stretch[0]) for stretch in stretches), default=0.0)
+    results = []
+    for method, places in cells.items():
+        good = [place for place, accuracy in places.items() if is_usable(accuracy, best, margin)]
+        tried, lrs = (tuple(sorted({lr for lr, _ in some})) for some in (places, good))
+        stretches = (list(stretch) for works, stretch in groupby(tried, lrs.__contains__) if works)
+        decades = max((math.log10(stretch[-1] / stretch[0]) for stretch in stretches), default=0.0)
+        results.append(Usable(method, tried, lrs, decades, len(good), len(places)))
+    return results
 
 
 def sentence(results: Sequence[Usable]) -> str:
@@ -115,9 +110,5 @@ def sentence(results: Sequence[Usable]) -> str:
     methods: dict[str, list[str]] = {}
     for result in sorted(tried, key=lambda result: (-result.decades, not result.lrs)):
         methods.setdefault(f"{result.decades:.2g}" if result.lrs else "none", []).append(result.method)
-    parts = (f"{decades} for {_listed(names)}" for decades, names in methods.items())
-    return f"Decades of usable learning rates: {', '.join(parts)}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    listed = {decades: " and ".join(filter(None, (", ".join(n[:-1]), n[-1]))) for decades, n in methods.items()}
+    return f"Decades of usable learning rates: {', '.join(f'{d} for {names}' for d, names in listed.items())}."

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -77,6 +77,11 @@ def asking_to_stop() -> Iterator[Callable[[], bool]]:
     asked: list[int] = []
     with _handling(lambda number, frame: asked.append(number), signal.SIGTERM, signal.SIGINT):
         yield lambda: bool(asked)
+
+
+def keeping(number: signal.Signals) -> AbstractContextManager[None]:
+    """Restore the handler of a signal afterwards, which a library may replace."""
+    return _handling(signal.getsignal(number), number)
 
 
 @contextmanager

@@ -199,7 +199,8 @@ def test_loss_based_optimizers_take_groups_closures_and_missing_gradients(name):
         kind = type(make_optimizer(model, configured(name)))
         params = list(model.parameters())
         optimizer = kind(
-            [*params, unused] if groups == 1 else [{"params": params[:2]}, {"params": [*params[2:], unused]}]
+            [*params, unused] if groups == 1 else [{"params": params[:2]}, {"params": [*params[2:], unused]}],
+            lr=METHODS[name].lr,
         )
         criterion = make_loss(configured(name))
         for number in range(6):
@@ -672,10 +673,13 @@ def test_every_schedule_with_every_optimizer(name, schedule):
         ),
         (lambda: make_schedule(make(), RunConfig(), 0), "batches must be at least 1, got 0"),
         (lambda: DFW([weights(1.0)], lr=-1.0), "lr must be a number of at least 0, got -1.0"),
-        (lambda: BPGrad([weights(1.0)], momentum=1.0), r"momentum must be a number in \[0, 1\), got 1.0"),
-        (lambda: DFW([weights(1.0)], weight_decay=-1.0), "weight_decay must be a number of at least 0, got -1.0"),
-        (lambda: SPS([weights(1.0)]).step(), "step needs the loss of the batch"),
-        (lambda: SPS([weights(1.0)]).step(loss=torch.ones(2)), "loss must have one element"),
+        (lambda: BPGrad([weights(1.0)], lr=0.1, momentum=1.0), r"momentum must be a number in \[0, 1\), got 1.0"),
+        (
+            lambda: DFW([weights(1.0)], lr=0.1, weight_decay=-1.0),
+            "weight_decay must be a number of at least 0, got -1.0",
+        ),
+        (lambda: SPS([weights(1.0)], lr=1.0).step(), "step needs the loss of the batch"),
+        (lambda: SPS([weights(1.0)], lr=1.0).step(loss=torch.ones(2)), "loss must have one element"),
     ],
 )
 def test_refuses(make, message):

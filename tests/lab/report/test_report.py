@@ -22,8 +22,7 @@ from borat.lab.report.page import embed, make_data
 from borat.lab.report.static import file_names
 from borat.lab.report.tasks import group, name_kind, short_names
 from borat.lab.robustness import Trial, sentence, usable
-from borat.lab.store.experiment import Experiment
-from borat.lab.store.records import collect
+from borat.lab.store.records import Experiment, collect
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.train import train
 

@@ -12,7 +12,7 @@ from selenium.webdriver.support.ui import Select, WebDriverWait
 import fabricate
 from borat.lab.config import RunConfig
 from borat.lab.report import write_report
-from borat.lab.store.experiment import Experiment
+from borat.lab.store.records import Experiment
 from borat.lab.store.run import Run, find_runs
 from borat.lab.training.train import train
 from browser import chromium as chromium

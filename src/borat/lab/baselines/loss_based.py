@@ -41,13 +41,14 @@ class LossBased(Optimizer):
     step_size: float | None = None
     """Factor of the gradient, or of the direction in its place, in the last update; None before the first."""
 
-    def __init__(self, params: ParamsT, lr: float, weight_decay: float, **defaults: Any) -> None:
+    def __init__(
+        self, params: ParamsT, lr: float, *, momentum: float = 0.9, weight_decay: float = 0.0, **numbers: float
+    ) -> None:
         check_lr(lr, 1)
         if not is_number(weight_decay) or weight_decay < 0.0:
             raise ValueError(f"weight_decay must be a number of at least 0, got {weight_decay!r}")
-        if "momentum" in defaults:
-            check_momentum(defaults["momentum"])
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **defaults})
+        check_momentum(momentum)
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, **numbers})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss] | None = None, *, loss: Loss | None = None) -> Loss | None:  # type: ignore[override]
@@ -60,8 +61,11 @@ class LossBased(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if loss is None:
-            self._allocate()
+        if loss is None:  # tools that load checkpoints create the state by a step with learning rates of zero
+            if any(group["lr"] for group in self.param_groups):
+                raise ValueError("step needs the loss of the batch: call step(loss=loss) or step(lambda: loss)")
+            for _, p, _ in self._parameters():
+                self._buffers_of(p)
             return None
         check_loss(loss)
         self._update(float(loss))
@@ -69,13 +73,6 @@ class LossBased(Optimizer):
 
     @abstractmethod
     def _update(self, loss: float) -> None: ...
-
-    def _allocate(self) -> None:
-        """Create the state without a batch: tools that load checkpoints call step() with learning rates of zero."""
-        if any(group["lr"] for group in self.param_groups):
-            raise ValueError("step needs the loss of the batch: call step(loss=loss) or step(lambda: loss)")
-        for _, p, _ in self._parameters():
-            self._buffers_of(p)
 
     def _parameters(self) -> Iterator[tuple[dict[str, Any], Tensor, Tensor]]:
         """Yield the group, the parameter and the gradient of each parameter with a gradient."""
@@ -137,26 +134,19 @@ class DFW(LossBased):
 
     buffers = ("velocity",)
 
-    def __init__(self, params: ParamsT, lr: float = 0.1, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr, weight_decay, momentum=momentum)
-
     def _update(self, loss: float) -> None:
-        gamma = self._optimal_share(loss)
+        numerator, denominator = loss, 0.0
+        for group, p, gradient in self._parameters():
+            lr, decay = float(group["lr"]), group["weight_decay"]
+            numerator -= lr * decay * inner_product([gradient], [p]) if decay else 0.0
+            denominator += lr * inner_product([gradient], [gradient])
+        gamma = min(max(ratio(numerator, denominator), 0.0), 1.0)
         for group, p, gradient in self._parameters():
             lr, momentum, decay = group["lr"], group["momentum"], group["weight_decay"]
             velocity = self._buffers_of(p)["velocity"]
             velocity.mul_(momentum).add_(gradient, alpha=-lr * gamma).add_(p, alpha=-lr * gamma * decay)
             p.mul_(1.0 - lr * decay).add_(gradient, alpha=-lr * gamma).add_(velocity, alpha=momentum)
         self.step_size = float(self.param_groups[0]["lr"]) * gamma
-
-    def _optimal_share(self, loss: float) -> float:
-        r"""Return the share :math:`\gamma` of the full step."""
-        numerator, denominator = loss, 0.0
-        for group, p, gradient in self._parameters():
-            lr, decay = float(group["lr"]), group["weight_decay"]
-            numerator -= lr * decay * inner_product([gradient], [p]) if decay else 0.0
-            denominator += lr * inner_product([gradient], [gradient])
-        return min(max(ratio(numerator, denominator), 0.0), 1.0)
 
 
 class BPGrad(LossBased):
@@ -182,9 +172,6 @@ class BPGrad(LossBased):
 
     buffers = ("velocity",)
 
-    def __init__(self, params: ParamsT, lr: float = 0.02, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr, weight_decay, momentum=momentum)
-
     def _update(self, loss: float) -> None:
         value, gradients = self._regularised(loss)
         factor = ratio(value, math.sqrt(inner_product(gradients, gradients)))
@@ -209,8 +196,8 @@ class SPS(LossBased):
         weight_decay: :math:`\lambda`; :math:`\ell` and :math:`g` have the term :math:`\frac{\lambda}{2} \|w\|^2`.
     """
 
-    def __init__(self, params: ParamsT, lr: float = 1.0, *, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr, weight_decay)
+    def __init__(self, params: ParamsT, lr: float, *, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr, momentum=0.0, weight_decay=weight_decay)
 
     def _update(self, loss: float) -> None:
         value, gradients = self._regularised(loss)
@@ -240,8 +227,8 @@ class L4Mom(LossBased):
 
     buffers: tuple[str, ...] = ("average",)
 
-    def __init__(self, params: ParamsT, lr: float = 0.15, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr, weight_decay, momentum=momentum, steps=0, smallest_loss=0.0)
+    def __init__(self, params: ParamsT, lr: float, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr, momentum=momentum, weight_decay=weight_decay, steps=0, smallest_loss=0.0)
 
     def _update(self, loss: float) -> None:
         value, gradients = self._regularised(loss)

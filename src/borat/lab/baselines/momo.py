@@ -49,10 +49,6 @@ class _Remembering:
         result: Loss = super().step(closure, loss)  # type: ignore[misc]
         for p in params:  # created in float32, but loaded in the parameter's type
             self.state[p]["grad_dot_w"] = self.state[p]["grad_dot_w"].to(p.dtype)
-        self.step_size = self._last_step_size(before)
-        return result
-
-    def _last_step_size(self, before: list[Tensor]) -> float:
         group = self.param_groups[0]
         states = [self.state[p] for p in group["params"]]
         dot = sum(torch.sum(w * state["grad_avg"]) for w, state in zip(before, states, strict=True))
@@ -60,7 +56,8 @@ class _Remembering:
         gamma = sum(state["grad_dot_w"] for state in states)
         shrink, rho = 1.0 + group["lr"] * group["weight_decay"], self._bias_correction()
         excess = shrink * (self.loss_avg - rho * self.lb) + dot - shrink * gamma
-        return min(float(group["lr"]) / rho, float(max(excess, 0.0) / norm))
+        self.step_size = min(float(group["lr"]) / rho, float(max(excess, 0.0) / norm))
+        return result
 
     def _direction(self, state: dict[str, Tensor]) -> Tensor:
         return state["grad_avg"]

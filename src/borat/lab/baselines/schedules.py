@@ -79,25 +79,23 @@ def make_schedule(optimizer: Optimizer, config: RunConfig, batches: int) -> Sche
     if batches < 1:
         raise ValueError(f"batches must be at least 1, got {batches}")
     budget = config.epochs * batches
-    return Schedule(_make_scheduler(optimizer, config, budget), budget)
-
-
-def _make_scheduler(optimizer: Optimizer, config: RunConfig, budget: int) -> lr_scheduler.LRScheduler | None:
+    scheduler: lr_scheduler.LRScheduler | None = None
     match config.schedule:
         case "manual" if not config.data.startswith("svhn"):
-            return lr_scheduler.MultiStepLR(optimizer, _milestones(config, 0.3, 0.6, 0.8), 0.2)
+            scheduler = lr_scheduler.MultiStepLR(optimizer, _milestones(config, 0.3, 0.6, 0.8), 0.2)
         case "manual" | "piecewise":
-            return lr_scheduler.MultiStepLR(optimizer, _milestones(config, 0.5, 0.75), 0.1)
+            scheduler = lr_scheduler.MultiStepLR(optimizer, _milestones(config, 0.5, 0.75), 0.1)
         case "geometric":
-            return lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.94)
+            scheduler = lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.94)
         case "cosine":
-            return lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=1, T_mult=2)
+            scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=1, T_mult=2)
         case "one-cosine" | "warmup" | "warmup-cosine":
             warmup = math.ceil(WARMUP * budget) if "warmup" in config.schedule else 0
-            return lr_scheduler.LambdaLR(optimizer, _factor(warmup, budget if "cosine" in config.schedule else None))
+            end = budget if "cosine" in config.schedule else None
+            scheduler = lr_scheduler.LambdaLR(optimizer, _factor(warmup, end))
         case "plateau":
-            return lr_scheduler.ReduceLROnPlateau(optimizer, "max", factor=0.2, patience=0, threshold=0.0)
-    return None
+            scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, "max", factor=0.2, patience=0, threshold=0.0)
+    return Schedule(scheduler, budget)
 
 
 def _milestones(config: RunConfig, *shares: float) -> list[int]:

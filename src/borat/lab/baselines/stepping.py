@@ -23,7 +23,10 @@ def take_step(optimizer: Optimizer, loss: Tensor) -> None:
     Processes that train together pass the losses of their parts of the batch and take the step of the whole batch.
     """
     if not drops_batches(optimizer):  # the optimizers of this library average the loss themselves
-        loss = _mean_over_processes(loss.detach())
+        loss = loss.detach()
+        if (processes := world_size(None)) > 1:
+            loss = sharding.whole(loss) / processes
+            dist.all_reduce(loss)
     optimizer.step(lambda: loss)  # type: ignore[arg-type,return-value] # others ignore the loss
 
 
@@ -73,11 +76,3 @@ def step_size(optimizer: Optimizer) -> float | None:
         return float(group["d"] * group["lr"]) if group["k"] else None
     size = getattr(optimizer, "step_size", None)
     return None if size is None else float(size)
-
-
-def _mean_over_processes(loss: Tensor) -> Tensor:
-    processes = world_size(None)
-    if processes > 1:
-        loss = sharding.whole(loss) / processes
-        dist.all_reduce(loss)
-    return loss

@@ -22,23 +22,12 @@ def bench(
 ) -> None:
     """Time the optimizers next to those of PyTorch and Optax, and the dual solver next to quadprog."""
     names = [pick("model", name, MODELS) for name in models or MODELS]
-    from borat.lab.timing import optimizers as measure  # slow to import: after the arguments are checked
-    from borat.lab.timing import tables
-    from borat.lab.timing.jax_steps import measure_jax
-    from borat.lab.timing.launches import measure_kernels, measure_launches
+    from borat.lab.timing import optimizers, tables  # slow to import: after the arguments are checked
 
-    costs: list[measure.OptimizerCost] = []
-    for name in names:
-        with progress_bar(name) as progress:
-            costs += measure.measure_optimizers(name, rounds, progress)
-    in_jax: list[measure.OptimizerCost] = []
-    for name in names:
-        with progress_bar(f"{name} in JAX") as progress:
-            in_jax += measure_jax(name, rounds, progress)
-    shown = tables.tables(costs, measure.measure_dual(), measure_launches(), measure_kernels(), in_jax)
+    shown = tables.measured_tables(names, rounds, progress_bar)
     for table in shown:
         show_table(table.as_rich())
-    echo(measure.machine())
+    echo(optimizers.machine())
     if output is not None:
         tables.write(output, shown, command=" ".join(["borat bench", *(models or []), f"--rounds {rounds}"]))
         echo(f"written to {output}")

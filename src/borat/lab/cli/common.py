@@ -181,13 +181,11 @@ def _help(key: str, field: FieldInfo) -> str:
     return f"{field.description}." + ("" if field.default is None else f" Default: {default}.")
 
 
-def _config_flag(key: str, field: FieldInfo) -> inspect.Parameter:
-    """Return the flag of a key; its value is a string, which :mod:`borat.lab.sweeps.grid` parses."""
-    kind = (*get_args(field.annotation), field.annotation)[0]
-    return _flag(key, str, _help(key, field), f"<{kind.__name__}>")
-
-
-CONFIG_FLAGS = [_config_flag(key, field) for key, field in RunConfig.model_fields.items()]
+CONFIG_FLAGS = [
+    _flag(key, str, _help(key, field), f"<{(*get_args(field.annotation), field.annotation)[0].__name__}>")
+    for key, field in RunConfig.model_fields.items()
+]
+"""Their values are strings, which :mod:`borat.lab.sweeps.grid` parses."""
 EXECUTION_FLAGS = [_flag(key, field.annotation, _help(key, field)) for key, field in Execution.model_fields.items()]
 ENGINE_FLAGS = [
     _flag("engine", str, "local (processes on this machine) or ray (a Ray cluster). Default: local."),

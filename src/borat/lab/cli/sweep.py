@@ -37,7 +37,15 @@ def sweep(
     """
     given = {key: text for key, text in flags.items() if text is not None}
     changes = {key: parse_values(key, text) for key, text in given.items() if key in RunConfig.model_fields}
-    configs = _configs(changes)
+    if not changes:
+        raise ValueError("nothing to sweep: give flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
+    configs = expand(changes)
+    for config in configs:
+        check_method(config)
+    from borat.lab.training.model import check_names  # slow to import: after the flags are checked
+
+    for config in configs:
+        check_names(config)
     states = {config: _state(config, out) for config in configs}
     if dry_run:
         _list_runs(states)
@@ -54,19 +62,6 @@ def sweep(
     _show(outcomes)
     echo(f"{sum(outcome.status != 'failed' for outcome in outcomes)} of {len(outcomes)} runs are in {out}")
     common.exit_with_failures(describe_failures(outcomes), out)
-
-
-def _configs(grid: Mapping[str, list[Any]]) -> list[RunConfig]:
-    if not grid:
-        raise ValueError("nothing to sweep: give flags such as --lr 0.01,0.1,1 --optimizer sgd,borat")
-    configs = expand(grid)
-    for config in configs:
-        check_method(config)
-    from borat.lab.training.model import check_names  # slow to import: after the flags are checked
-
-    for config in configs:
-        check_names(config)
-    return configs
 
 
 def _state(config: RunConfig, out: Path) -> str:

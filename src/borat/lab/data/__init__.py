@@ -22,7 +22,7 @@ from borat.lab.data.task import Batch, Description, Options, Task
 from borat.lab.files import pick
 
 __all__ = ["DATASETS", "FROM_HUB", "KEYS", "OWN", "Batch", "Description", "Loader", "Options", "Task"]
-__all__ += ["find_loader", "load", "load_for"]
+__all__ += ["load", "load_for"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def load(name: str = "digits", *, data_dir: str | Path | None = None, **options:
 
 def load_for(config: RunConfig, data_dir: str | Path | None = None) -> Task:
     """Load the data of a run; see :func:`load`."""
-    name, loader = config.data, find_loader(config.data)
+    name, loader = config.data, DATASETS[pick("data set", config.data, DATASETS)]
     for key in KEYS:
         if key not in (*COMMON, *loader.options) and getattr(config, key) != RunConfig.model_fields[key].default:
             raise ValueError(f"{key} does not apply to {name}")
@@ -107,8 +107,3 @@ def load_for(config: RunConfig, data_dir: str | Path | None = None) -> Task:
             sources = ", ".join(task.description.sources[split])
             raise DataError(f"{name} has no examples for the split {split!r} in {sources}")
     return task
-
-
-def find_loader(name: str) -> Loader:
-    """Return the loader of a data set."""
-    return DATASETS[pick("data set", name, DATASETS)]

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 import torch
@@ -68,7 +69,9 @@ def load_characters(options: Options) -> Task:
     The first eight tenths of the text are for training, the next for validation, the last for the test. The alphabet is
     that of the whole text, so that every character has a probability.
     """
-    text, where = _python_topics() if options.data_dir is None else _read(options.data_dir)
+    text, where = "\n".join(topics[name] for name in sorted(topics)), "Python's pydoc_data.topics"
+    if options.data_dir is not None:
+        text, where = _read(options.data_dir)
     alphabet, tokens = encode(text)
     if len(alphabet) < 2:
         raise DataError(f"{where} must hold at least two different characters, got only {alphabet!r}")
@@ -115,12 +118,6 @@ def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterS
         train = min(train, options.train_limit * window + 1)
     parts = {"train": tokens[:train], "validation": tokens[-test - validation : -test], "test": tokens[-test:]}
     return {name: CharacterSplit(part, window, (where,)) for name, part in parts.items()}
-
-
-def _python_topics() -> tuple[str, str]:
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name] for name in sorted(topics)), "Python's pydoc_data.topics"
 
 
 def _read(data_dir: Path) -> tuple[str, str]:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from borat.lab.data.errors import DataError
-from borat.lab.data.own import checksum, find_classes, name_classes, number_labels
 from borat.lab.data.source import find_path
-from borat.lab.data.splits import limit, split_off
+from borat.lab.data.splits import checksum, find_classes, limit, name_classes, number_labels, split_off
 from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ def load_csv(options: Options) -> Task:
     if column not in table:
         found = ", ".join(table.columns)
         raise DataError(f"{path} has no column {column!r}, only {found}; give label_column, that of the classes")
-    names = _labels(path, table[column])
-    features = _features(path, table.drop(columns=column))
+    names, features = _labels_and_features(path, table, column)
     classes = find_classes(names, f"{path}: column {column!r}")
     labels = number_labels([(str(path), name) for name in names], classes)
     splits = split_off({"train": MemorySplit(labels, (str(path),), (features,))}, classes, options, path)
@@ -80,25 +78,19 @@ def _read(path: Path) -> pd.DataFrame:
     return table
 
 
-def _labels(path: Path, column: pd.Series[str]) -> list[Any]:
+def _labels_and_features(path: Path, table: pd.DataFrame, column: str) -> tuple[list[Any], Tensor]:
     """Return the labels as integers if all are whole numbers, and as text if one is not a number."""
     import pandas as pd
 
-    numbers = pd.to_numeric(column, errors="coerce").astype("float64")
-    is_text = bool(numbers.isna().any())
-    is_wrong = column == "" if is_text else numbers % 1 != 0
+    numbers = table.apply(pd.to_numeric, errors="coerce").astype("float64")
+    texts, labels = table[column], numbers.pop(column)
+    is_text = bool(labels.isna().any())
+    is_wrong = texts == "" if is_text else labels % 1 != 0
     if is_wrong.any():
         raise DataError(
-            f"{path}, line {is_wrong.idxmax()}: column {column.name!r} must hold classes, which are whole numbers or "
-            f"text, got {column[is_wrong.idxmax()]!r}"
+            f"{path}, line {is_wrong.idxmax()}: column {column!r} must hold classes, which are whole numbers or "
+            f"text, got {texts[is_wrong.idxmax()]!r}"
         )
-    return list(column) if is_text else [int(number) for number in numbers]
-
-
-def _features(path: Path, table: pd.DataFrame) -> Tensor:
-    import pandas as pd
-
-    numbers = table.apply(pd.to_numeric, errors="coerce").astype("float64")
     for name, is_wrong in (~np.isfinite(numbers)).items():
         if is_wrong.any():
             line = is_wrong.idxmax()
@@ -106,4 +98,4 @@ def _features(path: Path, table: pd.DataFrame) -> Tensor:
                 f"{path}, line {line}: column {name!r} must hold finite numbers, got {table[name][line]!r}; "
                 "fill it in, or drop the line or the column"
             )
-    return torch.tensor(numbers.to_numpy())
+    return list(texts) if is_text else [int(label) for label in labels], torch.tensor(numbers.to_numpy())

@@ -15,10 +15,9 @@ from PIL import Image
 from borat.lab.data.cache import cached, identify
 from borat.lab.data.errors import DataError, MissingDataError
 from borat.lab.data.images import NAME_COLUMNS, make_image_task
-from borat.lab.data.own import checksum, find_classes, listed, name_classes, number_labels
 from borat.lab.data.pixels import decode_images
 from borat.lab.data.source import Source, find_path, open_files
-from borat.lab.data.splits import split_off
+from borat.lab.data.splits import checksum, find_classes, listed, name_classes, number_labels, split_off
 from borat.lab.data.task import MemorySplit, Options, Task
 
 logger = logging.getLogger(__name__)

@@ -136,7 +136,13 @@ def _read(name: str, spec: ImageSet, split: str, options: Options) -> tuple[Memo
     found = MemorySplit(read_labels(spec.label, spec.classes), where, (images,))
     if spec.coarse is None:
         return found, None
-    return found, find_families(found, read_labels(spec.coarse, spec.coarse_classes), spec.classes)
+    coarse, families = read_labels(spec.coarse, spec.coarse_classes), torch.full((spec.classes,), -1)
+    families[found.labels] = coarse
+    wrong = found.labels[families[found.labels] != coarse].tolist()
+    if wrong:
+        raise DataError(f"{', '.join(where)}: class {wrong[0]} appears with more than one super-class")
+    families[families < 0] = int(coarse.max()) + 1  # classes without examples
+    return found, families
 
 
 def _decode(name: str, sources: Sequence[Source], spec: ImageSet, options: Options) -> Tensor:
@@ -153,17 +159,6 @@ def _decode(name: str, sources: Sequence[Source], spec: ImageSet, options: Optio
 
     identity = tuple(part for source in sources for part in source.identity)
     return cached(name, identity and (identity, spec.image, spec.shape, size), decode)["images"]
-
-
-def find_families(split: MemorySplit, coarse: Tensor, classes: int) -> Tensor:
-    """Return the super-class of each class, from those of the examples."""
-    families = torch.full((classes,), -1)
-    families[split.labels] = coarse
-    wrong = split.labels[families[split.labels] != coarse].tolist()
-    if wrong:
-        raise DataError(f"{', '.join(split.sources)}: class {wrong[0]} appears with more than one super-class")
-    families[families < 0] = int(coarse.max()) + 1  # classes without examples
-    return families
 
 
 def load_digits(options: Options) -> Task:

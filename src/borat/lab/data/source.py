@@ -98,7 +98,13 @@ def open_split(name: str, hub: Hub, split: str, folder: Path | None) -> list[Sou
     Files may also be in one of the subfolders that the hub uses.
     """
     if folder is None:
-        return [_open_hub(hub, split)]
+        data = load_from_hub(hub, split)
+        identity = tuple(identify(Path(file["filename"])) for file in data.cache_files)
+
+        def values(column: str) -> Iterator[Any]:
+            return _values(data.select_columns([column]).with_format("arrow").iter(batch_size=ROWS), column)
+
+        return [Source(f"hub {hub.id!r}, split {hub.split(split)!r}", len(data), data.column_names, identity, values)]
     find_path(name, folder, wanted="a folder of its parquet files")
     pattern = "valid*.parquet" if split == "validation" else f"{split}*.parquet"
     places = [folder / sub for sub in dict.fromkeys(("", name, "data", hub.config or "", "plain_text"))]
@@ -147,16 +153,6 @@ def _read_file(path: Path, column: str) -> Iterator[Any]:
 def _values(tables: Iterable[Any], column: str) -> Iterator[Any]:
     for table in tables:
         yield from table.column(column).to_pylist()
-
-
-def _open_hub(hub: Hub, split: str) -> Source:
-    data = load_from_hub(hub, split)
-    identity = tuple(identify(Path(file["filename"])) for file in data.cache_files)
-
-    def values(column: str) -> Iterator[Any]:
-        return _values(data.select_columns([column]).with_format("arrow").iter(batch_size=ROWS), column)
-
-    return Source(f"hub {hub.id!r}, split {hub.split(split)!r}", len(data), data.column_names, identity, values)
 
 
 def load_from_hub(hub: Hub, split: str, *, streaming: bool = False) -> Any:

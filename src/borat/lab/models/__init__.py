@@ -75,18 +75,7 @@ def make_model(
         [(8, 4), (8,), (3, 8), (3,)]
     """
     family, numbers = parse_name(name)
-    _check_shape(tuple(input_shape), family.dimensions)
-    check_count("classes", classes)
-    if not is_number(dropout) or not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must be a number in [0, 1), got {dropout!r}")
-    if "dropout" in inspect.signature(family.build).parameters:
-        options["dropout"] = dropout
-    elif dropout > 0.0:
-        raise ValueError(f"the model {name!r} has no dropout, got dropout={dropout!r}")
-    return family.build(*numbers, input_shape=tuple(input_shape), classes=classes, **options)
-
-
-def _check_shape(shape: tuple[int, ...], dimensions: tuple[str, ...]) -> None:
+    shape, dimensions = tuple(input_shape), family.dimensions
     if dimensions and len(shape) != len(dimensions):
         raise ValueError(f"input_shape must be ({', '.join(dimensions)}), got {shape!r}")
     for size in shape:
@@ -96,6 +85,14 @@ def _check_shape(shape: tuple[int, ...], dimensions: tuple[str, ...]) -> None:
             f"images must have at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} pixels, got {shape[1]} x {shape[2]}; "
             f"image_size scales them, such as --image-size {8 * SMALLEST_IMAGE}"
         )
+    check_count("classes", classes)
+    if not is_number(dropout) or not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be a number in [0, 1), got {dropout!r}")
+    if "dropout" in inspect.signature(family.build).parameters:
+        options["dropout"] = dropout
+    elif dropout > 0.0:
+        raise ValueError(f"the model {name!r} has no dropout, got dropout={dropout!r}")
+    return family.build(*numbers, input_shape=shape, classes=classes, **options)
 
 
 def parse_name(name: str) -> tuple[Family, list[int]]:

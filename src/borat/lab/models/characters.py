@@ -41,11 +41,7 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(TransformerBlock(width, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.classifier = nn.Linear(width, classes)
-        self._initialise(layers)
-
-    def _initialise(self, layers: int) -> None:
-        """Draw small weights; those that end a residual branch shrink with the number of branches."""
-        for name, module in self.named_modules():
+        for name, module in self.named_modules():  # weights that end a residual branch shrink with their number
             if isinstance(module, nn.Linear | nn.Embedding):
                 ends_branch = name.endswith(("attention.project", "mlp.2"))
                 nn.init.normal_(module.weight, std=INITIAL_STD / (2 * layers) ** 0.5 if ends_branch else INITIAL_STD)

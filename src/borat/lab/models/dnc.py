@@ -59,9 +59,9 @@ class Interface(NamedTuple):
         parts = torch.split_with_sizes(vector, cls.sizes(W, R), 1)
         return cls(
             read_keys=parts[0].reshape(-1, R, W),
-            read_strengths=oneplus(parts[1]),
+            read_strengths=1.0 + functional.softplus(parts[1]),
             write_key=parts[2],
-            write_strength=oneplus(parts[3]),
+            write_strength=1.0 + functional.softplus(parts[3]),
             erase=parts[4].sigmoid(),
             write=parts[5],
             free_gates=parts[6].sigmoid(),
@@ -69,11 +69,6 @@ class Interface(NamedTuple):
             write_gate=parts[8].sigmoid(),
             read_modes=parts[9].reshape(-1, R, 3).softmax(2),
         )
-
-
-def oneplus(x: Tensor) -> Tensor:
-    """Map any number to a strength of at least one."""
-    return 1.0 + functional.softplus(x)
 
 
 def content_weighting(contents: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:

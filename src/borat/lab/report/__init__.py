@@ -5,15 +5,14 @@ They only read the store, so that they can be made while a sweep is running.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from borat.lab.files import write_text
 from borat.lab.report.export import write_csv, write_latex
 from borat.lab.report.page import render
-from borat.lab.report.tasks import TaskGroup, group
-from borat.lab.store.records import Collection, collect
+from borat.lab.report.tasks import group
+from borat.lab.store.records import collect
 from borat.lab.store.run import STATUSES
 
 __all__ = ["Summary", "write_report"]
@@ -71,9 +70,12 @@ def write_report(
             raise ValueError(f"{name} must be a file, got the folder {path}")
     if static is not None and static.is_file():
         raise ValueError(f"static must be a folder, got the file {static}")
-    tasks = group(found)
+    titles, tasks = {experiment.title for experiment in found.experiments}, group(found)
+    title = title or (titles.pop() if len(titles) == 1 else f"Runs in {folder.resolve().name}")
     summary = Summary({s: int((found.runs.status == s).sum()) for s in STATUSES}, tuple(found.notes))
-    write_text(output, render(title or _title(folder, found), _describe(summary, found, tasks), found, tasks))
+    about = f"{summary} on {', '.join(sorted(set(found.runs.data)))}; {_count(len(tasks), 'task')}."
+    about = about if summary.runs else "No training runs, only measured tables."
+    write_text(output, render(title, about, found, tasks))
     if csv is not None:
         write_csv(found.runs, csv)
     if latex is not None:
@@ -83,17 +85,6 @@ def write_report(
     from borat.lab.report.static import write_figures  # imports Matplotlib, which the page does not need
 
     return Summary(summary.counts, summary.notes, tuple(write_figures(tasks, static)))
-
-
-def _title(folder: Path, found: Collection) -> str:
-    titles = {experiment.title for experiment in found.experiments}
-    return titles.pop() if len(titles) == 1 else f"Runs in {folder.resolve().name}"
-
-
-def _describe(summary: Summary, found: Collection, tasks: Sequence[TaskGroup]) -> str:
-    if not summary.runs:
-        return "No training runs, only measured tables."
-    return f"{summary} on {', '.join(sorted(set(found.runs.data)))}; {_count(len(tasks), 'task')}."
 
 
 def _count(number: int, noun: str) -> str:

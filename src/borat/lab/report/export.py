@@ -11,8 +11,7 @@ import pandas as pd
 from borat.lab.files import write_text
 from borat.lab.report.rows import Column, make_table
 from borat.lab.report.tasks import TaskGroup
-from borat.lab.store.experiment import Experiment
-from borat.lab.tables import Table
+from borat.lab.store.records import Experiment
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -48,24 +47,21 @@ def _as_text(value: Any) -> Any:
 def write_latex(tasks: Sequence[TaskGroup], experiments: Sequence[Experiment], path: Path) -> None:
     """Write tables for the booktabs package: those of each experiment, then the settings of each task."""
     parts = ["% needs \\usepackage{booktabs}"]
-    parts += [_shown_table(table) for experiment in experiments for table in experiment.tables]
+    for table in (table for experiment in experiments for table in experiment.tables):
+        rows = ([_bold(cell) for cell in row] for row in table.rows)
+        parts.append(_tabular(table.title, "l" + "r" * (len(table.head) - 1), table.head, rows))
     parts += [_settings(task) for task in tasks]
     write_text(path, "\n\n".join(parts) + "\n")
 
 
 def _settings(task: TaskGroup) -> str:
-    table, several = make_table([task]), any(len(setting.runs) > 1 for setting in task.settings)
+    (columns, _, settings), several = make_table([task]), any(len(setting.runs) > 1 for setting in task.settings)
     left_out = ("run", "task", "epochs") if several else ("run", "task", "epochs", "seed")
-    kept = {place: column for place, column in enumerate(table.columns) if column.key not in left_out}
+    kept = {place: column for place, column in enumerate(columns) if column.key not in left_out}
     heads = [f"{column.title} (%)" if column.kind == "percent" else column.title for column in kept.values()]
     alignment = "".join("l" if column.kind == "text" else "r" for column in kept.values())
-    rows = ([_cell(column, row[place]) for place, column in kept.items()] for row in table.settings)
+    rows = ([_cell(column, row[place]) for place, column in kept.items()] for row in settings)
     return _tabular(task.name, alignment, heads, rows)
-
-
-def _shown_table(table: Table) -> str:
-    rows = ([_bold(cell) for cell in row] for row in table.rows)
-    return _tabular(table.title, "l" + "r" * (len(table.head) - 1), table.head, rows)
 
 
 def _bold(cell: str) -> str:

@@ -59,7 +59,7 @@ def make_data(title: str, summary: str, found: Collection, tasks: Sequence[TaskG
     """Return everything that the scripts draw."""
     kinds = {kind for task in tasks for setting in task.settings for counts in setting.kinds for kind in counts}
     methods = sort_labels(method for task in tasks for method in task.methods)
-    styles = method_styles(methods)
+    styles, (columns, runs, settings) = method_styles(methods), make_table(tasks)
     return {
         "title": title,
         "summary": summary,
@@ -72,7 +72,7 @@ def make_data(title: str, summary: str, found: Collection, tasks: Sequence[TaskG
         "kinds": {kind: asdict(style) for kind, style in kind_styles(kinds).items()},
         "experiments": [experiment.model_dump() for experiment in found.experiments],
         "tasks": [_task(task) for task in tasks],
-        "table": asdict(make_table(tasks)),
+        "table": {"columns": [asdict(column) for column in columns], "runs": runs, "settings": settings},
     }
 
 

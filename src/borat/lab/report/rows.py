@@ -10,7 +10,7 @@ import pandas as pd
 
 from borat.lab.config import CHOICES
 from borat.lab.report.tasks import RESULT_COLUMN, Mean, Setting, TaskGroup, short_names
-from borat.lab.store.run import LOST, STATUSES
+from borat.lab.store.run import LOST
 
 
 @dataclass(frozen=True)
@@ -22,26 +22,23 @@ class Column:
     kind: str
 
 
-@dataclass(frozen=True)
-class RunTable:
-    """Cells of all runs and of all settings, by column."""
-
-    columns: list[Column]
-    runs: list[list[Any]]
-    settings: list[list[Any]]
-    """A mean over seeds is a list of two numbers, the mean and the standard deviation."""
+Cells = list[list[Any]]
 
 
-def make_table(tasks: Sequence[TaskGroup]) -> RunTable:
+def make_table(tasks: Sequence[TaskGroup]) -> tuple[list[Column], Cells, Cells]:
+    """Return the columns, and the cells of all runs and of all settings.
+
+    A mean over seeds is a list of two numbers, the mean and the standard deviation.
+    """
     if not tasks:
-        return RunTable([], [], [])
+        return [], [], []
     columns = _columns(tasks)
     keys = [column.key for column in columns]
     named = list(zip(short_names(tasks), tasks, strict=True))
     runs = pd.concat([task.runs.assign(task=name) for name, task in named]).reset_index()
     runs = runs.assign(epochs=runs.epochs_done)[keys].astype(object)
     settings = [_setting_row(name, setting, keys) for name, task in named for setting in task.settings]
-    return RunTable(columns, runs.where(runs.notna(), None).to_numpy().tolist(), settings)
+    return columns, runs.where(runs.notna(), None).to_numpy().tolist(), settings
 
 
 def _columns(tasks: Sequence[TaskGroup]) -> list[Column]:
@@ -86,17 +83,10 @@ def _setting_row(task: str, setting: Setting, keys: Sequence[str]) -> list[Any]:
         "task": task,
         **{key: getattr(config, key) for key in CHOICES},
         "seed": f"{len(runs)} seeds" if several else int(runs.seed.iloc[0]),
-        "status": _status(runs),
+        "status": setting.statuses,
         "run": f"{len(runs)} runs" if several else runs.index[0],
     }
     for key in (key for key in keys if key not in row):
         mean = Mean.of(kept["epochs_done" if key == "epochs" else key])
         row[key] = mean and [mean.mean, mean.std]
     return [row[key] for key in keys]
-
-
-def _status(runs: pd.DataFrame) -> str:
-    counts = {status: count for status in STATUSES if (count := (runs.status == status).sum())}
-    if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{count} {status}" for status, count in counts.items())

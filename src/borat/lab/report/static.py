@@ -123,17 +123,15 @@ def _draw_heatmap(axes: Any, method: str, task: TaskGroup, norm: Normalize, colo
             face = colours(float(norm(setting.result.mean)))
             axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor=face, lw=0))
             colour = "white" if _luminance(face) < 0.18 else "black"
-            axes.text(x, y, _written(task.metric, setting.result), size=7, color=colour, **middle)
+            mean, std = setting.result.mean, setting.result.std
+            text = value_text(task.metric, mean) + ("" if std is None else f"\n± {value_text(task.metric, std)}")
+            axes.text(x, y, text, size=7, color=colour, **middle)
 
 
 def _luminance(colour: Sequence[float]) -> float:
     """Return the relative luminance: at 0.18, black and white text are equally easy to read."""
     linear = [((channel + 0.055) / 1.055) ** 2.4 for channel in colour[:3]]
     return float(np.dot((0.2126, 0.7152, 0.0722), linear))
-
-
-def _written(metric: str, value: Mean) -> str:
-    return value_text(metric, value.mean) + ("" if value.std is None else f"\n± {value_text(metric, value.std)}")
 
 
 def _axis_title(metric: str) -> str:
@@ -202,7 +200,16 @@ def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], *keys: st
     panels: Any = figure.subplots(1, len(keys), squeeze=False)[0]
     for axes, key in zip(panels, keys, strict=True):
         for setting in settings:
-            _draw_curve(axes, setting, key, styles[setting.method])
+            style = styles[setting.method]
+            known = [(epoch, mean) for epoch, mean in enumerate(setting.curve(key), 1) if mean is not None]
+            epochs, every = [epoch for epoch, _ in known], max(1, len(known) // 10)
+            means, spreads = _in_units(key, (mean for _, mean in known))
+            axes.plot(epochs, means, label=f"{setting.method}, {setting.label}", ms=4, markevery=every, **_line(style))
+            if any(spreads):
+                low, high = np.subtract(means, spreads), np.add(means, spreads)
+                axes.fill_between(epochs, low, high, color=style.light, alpha=0.18, lw=0)
+            if setting.lost and known:
+                axes.plot(epochs[-1:], means[-1:], "x", color=style.light, ms=9, mew=2)
         axes.set(xlabel="epoch", ylabel=AXIS_TITLES.get(key) or _axis_title(key.replace("_", " ")))
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -211,19 +218,6 @@ def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], *keys: st
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False, fontsize=8)
     return figure
-
-
-def _draw_curve(axes: Any, setting: Setting, key: str, style: Style) -> None:
-    known = [(epoch, mean) for epoch, mean in enumerate(setting.curve(key), 1) if mean is not None]
-    epochs = [epoch for epoch, _ in known]
-    means, spreads = _in_units(key, (mean for _, mean in known))
-    every = max(1, len(known) // 10)
-    axes.plot(epochs, means, label=f"{setting.method}, {setting.label}", ms=4, markevery=every, **_line(style))
-    if any(spreads):
-        low, high = np.subtract(means, spreads), np.add(means, spreads)
-        axes.fill_between(epochs, low, high, color=style.light, alpha=0.18, lw=0)
-    if setting.lost and known:
-        axes.plot(epochs[-1:], means[-1:], "x", color=style.light, ms=9, mew=2)
 
 
 def _make_logarithmic(axes: Any) -> None:

@@ -13,13 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from borat.lab.config import SHARED_KEYS, TASK_KEYS, RunConfig
+from borat.lab.config import CHOICES, SHARED_KEYS, TASK_KEYS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
 from borat.lab.metrics import METRICS, best, judge
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
-from borat.lab.store.experiment import Experiment
 from borat.lab.store.records import RESULTS, Collection, best_setting, by_setting, number
-from borat.lab.store.run import LOST
+from borat.lab.store.run import LOST, STATUSES
 
 LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge": "smooth hinge", "top5": "top-5 loss"}
 RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
@@ -62,12 +61,9 @@ class Setting:
     @property
     def label(self) -> str:
         """The keys of the setting in words, without the method."""
-        config = self.config
-        parts = [f"lr {config.lr:g}"]
-        parts += [f"radius {config.radius:g}"] if config.radius is not None else []
-        parts += [f"weight decay {config.weight_decay:g}"] if config.weight_decay else []
-        parts += [f"momentum {config.momentum:g}"] if config.momentum != type(config)().momentum else []
-        return ", ".join(parts)
+        config, default = self.config, RunConfig()
+        keys = [key for key in CHOICES if key == "lr" or getattr(config, key) != getattr(default, key)]
+        return ", ".join(f"{key.replace('_', ' ')} {getattr(config, key):g}" for key in keys)
 
     @property
     def lost(self) -> int:
@@ -78,6 +74,12 @@ class Setting:
     def status(self) -> str:
         """Diverged or failed if any seed did; running if none has ended yet."""
         return next(status for status in (*LOST, "finished", "running") if (self.runs.status == status).any())
+
+    @property
+    def statuses(self) -> str:
+        """The status that all seeds share, or the number of seeds with each."""
+        counts = {status: count for status in STATUSES if (count := (self.runs.status == status).sum())}
+        return ", ".join(f"{count} {status}" if len(counts) > 1 else status for status, count in counts.items())
 
     @cached_property
     def result(self) -> Mean | None:
@@ -204,16 +206,12 @@ def group(found: Collection) -> list[TaskGroup]:
         measured = [x for x in METRICS if any(x in runs and runs[x].notna().any() for runs in settings.values())]
         measure = judge(measured) if measured else "accuracy"
         ordered = [Setting(config, settings[config], measure) for config in sorted(settings, key=_place_in_table)]
-        first, *_ = (runs.index[0] for runs in settings.values())
-        select_on = _select_on(first, found.experiments, f"validation_{measure}")
+        run = next(iter(settings.values())).index[0]
+        around = [e for e in found.experiments if not e.folder or run.startswith(f"{e.folder}/")]
+        innermost = max(around, key=lambda e: len(e.folder), default=None)
+        select_on = innermost.select_on if innermost else f"validation_{measure}"
         groups.append(TaskGroup(describe(next(iter(settings))), tuple(ordered), measure, select_on))
     return sorted(groups, key=lambda task: task.parts)
-
-
-def _select_on(run: str, experiments: Sequence[Experiment], default: str) -> str:
-    """Return the metric of the innermost experiment that a run belongs to."""
-    around = [e for e in experiments if not e.folder or run.startswith(f"{e.folder}/")]
-    return max(around, key=lambda e: len(e.folder)).select_on if around else default
 
 
 def _place_in_table(config: RunConfig) -> tuple[Any, ...]:

@@ -20,6 +20,8 @@ from borat.lab.store.records import curve
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.tables import Table
 
+WORDS = {True: "supported", False: "not supported", None: "not checked"}
+
 
 class Claim(StrictModel):
     """A sentence of the paper about its results, in a form that can be checked.
@@ -105,7 +107,7 @@ class PaperSpec(TrainingSpec):
         rows = []
         for verdict in found:
             numbers = ", ".join(f"{name} {number:.3g}" for name, number in verdict.numbers.items())
-            rows.append((verdict.claim.text, *([verdict.column] if several else []), verdict.word, numbers))
+            rows.append((verdict.claim.text, *([verdict.column] if several else []), WORDS[verdict.supported], numbers))
         head = ("claim", *(["column"] if several else []), "here", "numbers")
         return [Table("What the paper says", head, rows)] if rows else []
 
@@ -120,10 +122,6 @@ class Verdict:
     """By method, in the units of the paper."""
     supported: bool | None
     """None if one of its methods or settings was not run."""
-
-    @property
-    def word(self) -> str:
-        return {True: "supported", False: "not supported", None: "not checked"}[self.supported]
 
 
 def verdicts(claims: Sequence[Claim], result: Result) -> list[Verdict]:
@@ -167,8 +165,10 @@ def _in_order(claim: Claim, numbers: Mapping[str, float], *, lower: bool) -> boo
 
 def _statistic(claim: Claim, metric: str, cell: CellResult, result: Result) -> float | None:
     """Return the statistic of a method, or None if no run matches ``where``."""
-    if claim.metric or claim.epoch:
-        return _recorded(metric, claim.epoch, cell)
+    if claim.metric or claim.epoch:  # the mean over the chosen runs after that epoch, or after the last
+        curves = [curve(history, metric) for history in cell.chosen.history[cell.chosen.value.notna()]]
+        known = curves and min(map(len, curves)) >= max(claim.epoch, 1)
+        return statistics.fmean(values[claim.epoch - 1] for values in curves) if known else math.nan
     if claim.statistic == "value":
         return cell.mean
     settings, runs = cell.settings, cell.runs
@@ -181,11 +181,3 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, result: Result) -> f
     if claim.statistic == "mean":
         return mean_with_lost(runs, metric)
     return float(result.usable(cell)[settings.index].sum())
-
-
-def _recorded(metric: str, epoch: int, cell: CellResult) -> float:
-    """Return the mean over the chosen runs after an epoch, or after the last."""
-    curves = [curve(history, metric) for history in cell.chosen.history[cell.chosen.value.notna()]]
-    if not curves or min(map(len, curves)) < max(epoch, 1):
-        return math.nan
-    return statistics.fmean(values[epoch - 1] for values in curves)

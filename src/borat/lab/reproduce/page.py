@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.reproduce.spec import Study
-from borat.lab.store.experiment import Experiment
+from borat.lab.store.records import Experiment
 from borat.lab.store.run import describe_environment
 from borat.lab.tables import Table
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,19 +41,10 @@ def _draw(axes: Any, ratios: pd.DataFrame) -> None:
     axes.imshow(ratios, cmap=COLOURS, norm=norm, aspect="auto")
     for row, line in enumerate(ratios.to_numpy()):
         for column, ratio in enumerate(line):
-            colour = "white" if norm(ratio) < 0.4 else "black"
+            text, colour = f"{ratio:.2f}" if ratio < 10.0 else f"{ratio:.3g}", "white" if norm(ratio) < 0.4 else "black"
             weight = "bold" if column == 0 else "normal"
-            axes.text(column, row, _digits(ratio), ha="center", va="center", color=colour, weight=weight, size=7)
+            axes.text(column, row, text, ha="center", va="center", color=colour, weight=weight, size=7)
     axes.axvline(0.5, color="white", linewidth=3)
     axes.set_xticks(range(len(ratios.columns)), ratios.columns, rotation=40, ha="right", rotation_mode="anchor")
     axes.set_yticks(range(len(ratios)), ratios.index)
     axes.tick_params(length=0)
-
-
-def _digits(ratio: float) -> str:
-    """Return a ratio with three digits.
-
-    >>> _digits(1.0345), _digits(23.45), _digits(math.inf)
-    ('1.03', '23.4', 'inf')
-    """
-    return f"{ratio:.{max(0, 2 - int(math.log10(min(max(ratio, 1.0), 1e9))))}f}"

@@ -87,11 +87,14 @@ class TrainingStudy(Study):
         """Train each configuration in ``folder/<digest>``, unless it is done there."""
         import pandas as pd
 
-        from borat.lab.sweeps.sweep import run_configs  # imports PyTorch, which reading a file does not need
+        from borat.lab.data import load_for  # imports PyTorch, which reading a file does not need
+        from borat.lab.sweeps.sweep import run_configs
 
         start, cells = time.perf_counter(), self.plan()
         data_dir = means.get("data_dir")
-        classes = load_all_data(cells, data_dir)
+        # missing data raise before anything is trained, and decoded images are in the cache for the runs
+        first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
+        classes = {column: load_for(config, data_dir).description.num_classes for column, config in first.items()}
         earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
         def train(configs: Iterable[RunConfig]) -> pd.DataFrame:
@@ -121,25 +124,14 @@ class TrainingStudy(Study):
     def _rows(self, cell: Cell, runs: pd.DataFrame, configs: Sequence[RunConfig]) -> pd.DataFrame:
         """Return these runs with the metrics of the cell's column."""
         rows = runs.loc[[config.digest for config in configs]]
-        return with_scores(rows, self.spec.metric_in(cell.column), self.spec.select_on_in(cell.column))
+        return with_scores(rows, *self.spec.metrics_in(cell.column))
 
     def _choose(self, cell: Cell, runs: pd.DataFrame) -> list[RunConfig]:
         """Return the best configuration, if any works; in a grid with each seed."""
         settings = by_setting(self._rows(cell, runs, cell.configs))
         working = {config: seeds for config, seeds in settings.items() if seeds.value.notna().all()}
-        chosen = best_setting(working, self.spec.select_on_in(cell.column))
+        chosen = best_setting(working, self.spec.metrics_in(cell.column)[1])
         return [config for config in cell.configs if config.replace(seed=0) == chosen]
-
-
-def load_all_data(cells: Sequence[Cell], data_dir: Path | None) -> dict[str, int]:
-    """Load the data of each column and return the numbers of classes; tasks have neither.
-
-    Missing data raise before anything is trained, and decoded images are in the cache for the runs.
-    """
-    from borat.lab.data import load_for  # imports PyTorch, which reading a file does not need
-
-    first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
-    return {column: load_for(config, data_dir).description.num_classes for column, config in first.items()}
 
 
 # Results
@@ -169,8 +161,17 @@ class CellResult:
 
     @cached_property
     def settings(self) -> pd.DataFrame:
-        """Means over the seeds, one row for each setting: a configuration without its seed."""
-        return mean_over_seeds(self.runs)
+        """One row for each setting: means of the measurements over the seeds, and other columns from its first run.
+
+        The value is NaN if that of a seed is. The status is that of the first seed that did not finish.
+        """
+        import pandas as pd  # slow to import, and not needed to list experiments
+
+        settings = by_setting(self.runs).values()
+        numbers = [name for name in (*METRICS, "value", "score") if name in self.runs]
+        means = {name: [seeds[name].mean(skipna=False) for seeds in settings] for name in numbers}
+        status = [next((each for each in seeds.status if each != "finished"), "finished") for seeds in settings]
+        return pd.concat([seeds[:1] for seeds in settings]).assign(**means, status=status)
 
     @property
     def values(self) -> pd.Series:
@@ -226,7 +227,7 @@ class Result(StudyResult):
     @property
     def runs(self) -> pd.DataFrame:
         """Every run once."""
-        import pandas as pd  # slow to import, and not needed to list experiments
+        import pandas as pd
 
         tables = [table for cell in self.cells for table in (cell.runs, cell.chosen, cell.defaults)]
         every = pd.concat([table for table in tables if len(table)])
@@ -234,7 +235,7 @@ class Result(StudyResult):
 
     def usable(self, cell: CellResult) -> pd.Series:
         """Return which settings of a cell are usable: near the best of all methods in the column."""
-        lower = lower_is_better(self.spec.metric_in(cell.cell.column))
+        lower = lower_is_better(self.spec.metrics_in(cell.cell.column)[0])
 
         def accuracies(cell: CellResult) -> pd.Series:
             return cell.settings.value.map(as_accuracy) if lower else cell.settings.value
@@ -278,18 +279,3 @@ def with_scores(runs: pd.DataFrame, metric: str, select_on: str) -> pd.DataFrame
     runs = runs.assign(value=value, score=score)
     works = (runs.status == "finished") & runs.value.notna() & runs.score.notna()
     return runs.assign(value=runs.value.where(works), score=runs.score.where(works))
-
-
-def mean_over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each setting: means of the measurements, and other columns from its first run.
-
-    The value is NaN if that of a seed is. The status is that of the first seed that did not finish.
-    """
-    import pandas as pd
-
-    settings = by_setting(runs).values()
-    numbers = [name for name in (*METRICS, "value", "score") if name in runs]
-    means = {name: [seeds[name].mean(skipna=False) for seeds in settings] for name in numbers}
-    status = [next((each for each in seeds.status if each != "finished"), "finished") for seeds in settings]
-    first = pd.concat([seeds[:1] for seeds in settings])
-    return first.assign(**means, status=status)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from pydantic import Field, model_validator
 
@@ -66,9 +66,6 @@ class Mini(StrictModel):
 
 class Spec(StrictModel, ABC):
     """An experiment of one kind, as its file describes it."""
-
-    draws_picture: ClassVar[bool] = False
-    """True if :meth:`draw` is implemented."""
 
     name: str
     title: str

@@ -131,13 +131,9 @@ class TrainingSpec(WithBase, Spec):
 
     # Methods that kinds override
 
-    def metric_in(self, column: str) -> str:
-        """Return the metric that is shown in a column."""
-        return self.metric
-
-    def select_on_in(self, column: str) -> str:
-        """Return the metric by which the best configuration of a column is chosen."""
-        return self.select_on
+    def metrics_in(self, column: str) -> tuple[str, str]:
+        """Return the metric that is shown in a column, and the one by which its best configuration is chosen."""
+        return self.metric, self.select_on
 
     def first_seeds(self, seeds: tuple[int, ...]) -> tuple[int, ...]:
         """Return the seeds of all configurations; only the chosen ones are trained with the others."""

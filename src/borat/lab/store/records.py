@@ -1,4 +1,4 @@
-"""Runs as a table: every readable run below a folder, and a note on everything that cannot be read."""
+"""Runs as a table, and the tables of experiments: all below a folder, with a note on everything that cannot be read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from borat.lab.config import RunConfig
-from borat.lab.files import check_folder
+from borat.lab.files import check_folder, read_mapping, write_json
 from borat.lab.metrics import METRICS, best
-from borat.lab.store.experiment import NAME, Experiment
 from borat.lab.store.run import Metrics, Run, find_runs
+from borat.lab.strict import Listed, StrictModel
+from borat.lab.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +26,8 @@ T = TypeVar("T")
 Record = tuple[str, RunConfig, Metrics]
 """The name of a run, its configuration and its measurements."""
 
+EXPERIMENT = "experiment.json"
+"""The file of an :class:`Experiment`."""
 ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
 """Measurements that the table has even if no run has them."""
 RESULTS = {"accuracy": "accuracy", "final_loss": "loss", "perplexity": "perplexity"}
@@ -132,6 +135,30 @@ def number(value: Any) -> float | None:
     return float(value)
 
 
+class Experiment(StrictModel):
+    """The tables that ``borat reproduce`` keeps beside its runs, and ``borat report`` shows."""
+
+    title: str
+    source: str
+    scale: str
+    select_on: str = "validation_accuracy"
+    """The metric by which the best runs were chosen."""
+    tables: Listed[Table]
+    folder: str = ""
+    """Its folder relative to the folder of a report; empty for that folder itself."""
+
+    def write(self, folder: Path) -> Path:
+        """Write the file into a folder of runs; return its path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / EXPERIMENT, self.model_dump(exclude={"folder"}))
+        return folder / EXPERIMENT
+
+    @classmethod
+    def read(cls, path: Path, seen_from: Path) -> Self:
+        """Read a file, for a report on the folder ``seen_from``."""
+        return cls(**read_mapping(path), folder=path.parent.relative_to(seen_from).as_posix().removeprefix("."))
+
+
 @dataclass
 class Collection:
     """The material of a report."""
@@ -159,11 +186,11 @@ def collect(folder: Path) -> Collection:
     shown = {name for name, *_ in kept}
     problems["repeats a run that is shown, skipped", ""] = [name for name, *_ in records if name not in shown]
     experiments = []
-    for path in sorted(folder.rglob(NAME)):
+    for path in sorted(folder.rglob(EXPERIMENT)):
         try:
             experiments.append(Experiment.read(path, folder))
         except (ValueError, TypeError, AttributeError) as error:
-            problem = f"has an {NAME} that cannot be read"
+            problem = f"has an {EXPERIMENT} that cannot be read"
             problems[problem, _reason(error, path.parent)].append(_relative(path.parent, folder))
     running = [(name, metrics) for name, _, metrics in kept if metrics.status == "running"]
     problems["has no finished epoch yet", ""] = [name for name, metrics in running if not metrics.epochs]

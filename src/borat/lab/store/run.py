@@ -15,6 +15,7 @@ import math
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -194,10 +195,8 @@ def describe_environment() -> dict[str, Any]:
 
     versions = {}
     for name in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "python": sys.version.split()[0],
         "machine": f"{platform.system()} {platform.machine()}",

@@ -27,7 +27,13 @@ def expand(values: Mapping[str, Any]) -> list[RunConfig]:
     [('SGD', 0.1), ('SGD', 1.0), ('BORAT3', 0.1), ('BORAT3', 1.0)]
     """
     grid = {key: value if isinstance(value, list | tuple) else [value] for key, value in values.items()}
-    return list(dict.fromkeys(_canonical(point) for point in combinations(grid)))
+    configs = []
+    for point in combinations(grid):
+        given: dict[str, Any] = {k: None if v == "none" and _may_be_none(k) else v for k, v in point.items()}
+        config = RunConfig(**given)
+        ignores_size = config.optimizer in METHODS and "bundle_size" not in METHODS[config.optimizer].takes
+        configs.append(config.replace(bundle_size=RunConfig().bundle_size) if ignores_size else config)
+    return list(dict.fromkeys(configs))
 
 
 def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
@@ -40,14 +46,6 @@ def combinations(grid: Grid) -> Iterator[dict[str, Any]]:
             raise ValueError(f"{key} must have at least one value in a grid, got an empty list")
     for point in itertools.product(*grid.values()):
         yield {key: x.item() if hasattr(x, "item") else x for key, x in zip(grid, point, strict=True)}
-
-
-def _canonical(values: Mapping[str, Any]) -> RunConfig:
-    """Return one configuration for all values that train the same."""
-    given: dict[str, Any] = {k: None if v == "none" and _may_be_none(k) else v for k, v in values.items()}
-    config = RunConfig(**given)
-    takes = METHODS[config.optimizer].takes if config.optimizer in METHODS else {"bundle_size": ""}
-    return config if "bundle_size" in takes else config.replace(bundle_size=RunConfig().bundle_size)
 
 
 def _may_be_none(key: str) -> bool:

@@ -6,10 +6,10 @@ from importlib import import_module
 from inspect import isabstract
 from pathlib import Path
 from runpy import run_path
-from typing import Any, TypeGuard
+from typing import Any
 
 from borat.lab.files import unknown
-from borat.lab.tasks import digits, reinforcement, sequences, synthetic
+from borat.lab.tasks import digits, reinforcement, synthetic
 from borat.lab.tasks.run import TaskResult, run
 from borat.lab.tasks.task import DataTask, SampledTask, TrainingTask
 
@@ -25,8 +25,8 @@ TASKS: dict[str, type[TrainingTask]] = {
     "contrastive": digits.Contrastive,
     "triplet": digits.Triplet,
     "segmentation": synthetic.Segmentation,
-    "seq2seq": sequences.SequenceToSequence,
-    "adding": sequences.Adding,
+    "seq2seq": synthetic.SequenceToSequence,
+    "adding": synthetic.Adding,
     "distillation": digits.Distillation,
     "fine-tuning": digits.FineTuning,
     "physics": synthetic.Physics,
@@ -52,7 +52,8 @@ def locate(name: str) -> type[TrainingTask]:
     source, colon, attribute = name.rpartition(":")
     if not colon:
         raise unknown("task", name, TASKS, forms=("NAME", "FILE.py:CLASS", "MODULE:CLASS"))
-    classes = {key: value for key, value in _load(source).items() if _is_task(value)}
+    types = {key: value for key, value in _load(source).items() if isinstance(value, type)}
+    classes = {key: cls for key, cls in types.items() if issubclass(cls, TrainingTask) and not isabstract(cls)}
     if attribute not in classes:
         raise unknown(f"task of {source}", attribute, classes)
     return classes[attribute]
@@ -71,7 +72,3 @@ def _load(source: str) -> dict[str, Any]:
         if error.name is None or not source.startswith(error.name):
             raise
         raise ValueError(f"task must name a module that can be imported, got {source!r}: {error}") from error
-
-
-def _is_task(value: object) -> TypeGuard[type[TrainingTask]]:
-    return isinstance(value, type) and issubclass(value, TrainingTask) and not isabstract(value)

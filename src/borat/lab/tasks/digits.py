@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from borat.lab.tasks.task import DataTask, generator, minibatches, mlp
+from borat.lab.tasks.task import DataTask, minibatches, mlp
 
 HELD_OUT = 300
 """Digits in the validation split, and in the test split."""
@@ -30,7 +30,7 @@ def load_digits() -> dict[str, tuple[Tensor, ...]]:
 
     found = datasets.load_digits()
     images, labels = torch.tensor(found.data, dtype=torch.float32) / 16.0, torch.tensor(found.target)
-    order = torch.randperm(len(labels), generator=generator(0))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     parts = torch.split(order, [len(order) - 2 * HELD_OUT, HELD_OUT, HELD_OUT])
     return {split: (images[i], labels[i]) for split, i in zip(("train", "validation", "test"), parts, strict=True)}
 
@@ -155,13 +155,16 @@ class Triplet(DigitsTask):
         return images[anchor] + 0.1 * torch.randn(count, 64), images[same], images[other]
 
 
-def pretrained(network: nn.Module, steps: int) -> nn.Module:
-    """Return a network after training it to classify the digits."""
-    optimizer = torch.optim.AdamW(network.parameters(), lr=0.002)
-    for images, labels in islice(minibatches(64, *load_digits()["train"]), steps):
-        optimizer.zero_grad()
-        functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+def pretrained(*widths: int, steps: int, seed: int) -> nn.Module:
+    """Return a perceptron after training it to classify the digits."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = mlp(*widths)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=0.002)
+        for images, labels in islice(minibatches(64, *load_digits()["train"]), steps):
+            optimizer.zero_grad()
+            functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
     return network
 
 
@@ -174,9 +177,7 @@ class Distillation(DigitsTask):
 
     def __init__(self) -> None:
         super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(4)
-            self.teacher = pretrained(mlp(64, 256, 256, 10), steps=200).requires_grad_(False)
+        self.teacher = pretrained(64, 256, 256, 10, steps=200, seed=4).requires_grad_(False)
 
     def build(self) -> nn.Module:
         return mlp(64, 16, 10)
@@ -199,9 +200,7 @@ class FineTuning(DigitsTask):
     def __init__(self) -> None:
         images, labels = load_digits()["train"]
         self.splits = load_digits() | {"train": (images[: self.examples], labels[: self.examples])}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(5)
-            self.start = pretrained(mlp(64, 128, 128, 10), steps=300).state_dict()
+        self.start = pretrained(64, 128, 128, 10, steps=300, seed=5).state_dict()
 
     def build(self) -> nn.Module:
         model = mlp(64, 128, 128, 10)

@@ -73,10 +73,11 @@ def run(
         for batch in islice(task.batches(model), steps):
             if not all(learners[name].learn(loss) for name, loss in task.losses(model, batch)):
                 break
-        for learner in learners.values():
-            learner.flush_only_bundle()
-        seconds = time.perf_counter() - start
         optimizers = [learner.optimizer for learner in learners.values()]
+        for optimizer in optimizers:
+            if hasattr(optimizer, "flush") and last_step(optimizer) is None:  # the run is too short for a whole bundle
+                optimizer.flush()
+        seconds = time.perf_counter() - start
         validation, test = _scores(task, model, optimizers)
     losses = {name: learner.losses for name, learner in learners.items()}
     if math.isfinite(validation) and math.isfinite(test) and not any(learner.is_lost for learner in learners.values()):
@@ -105,11 +106,6 @@ class _Learner:
         take_step(self.optimizer, loss.detach() + (self.config.shift or 0.0))
         self.schedule.after_batch()
         return True
-
-    def flush_only_bundle(self) -> None:
-        """Update once with an incomplete bundle, if the run is too short for a whole one."""
-        if hasattr(self.optimizer, "flush") and last_step(self.optimizer) is None:
-            self.optimizer.flush()
 
     @property
     def is_lost(self) -> bool:

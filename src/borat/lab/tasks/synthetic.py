@@ -1,4 +1,4 @@
-"""Tasks on synthetic data: regression, matrix factorisation, segmentation, a GAN and a physics-informed network."""
+"""Tasks on synthetic data: regression, factorisation, segmentation, a GAN, a physics-informed network and sequences."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gaussian_nll_loss, interpolate, max_pool2d, mse_loss, softplus
+from torch.nn.functional import cross_entropy, gaussian_nll_loss, interpolate, max_pool2d, mse_loss, pad, softplus
 
-from borat.lab.tasks.task import DataTask, SampledTask, generator, mlp
+from borat.lab.tasks.task import DataTask, SampledTask, mlp
 
 
 class NoisyRegression(DataTask):
@@ -21,7 +21,7 @@ class NoisyRegression(DataTask):
     sizes: ClassVar = {"train": 20_000, "validation": 2000, "test": 2000}
 
     def __init__(self) -> None:
-        random = generator(1)
+        random = torch.Generator().manual_seed(1)
         inputs = {split: torch.randn(count, 8, generator=random) for split, count in self.sizes.items()}
         self.splits = {split: (x, self.truth(x)) for split, x in inputs.items()}
         x, mean = self.splits["train"]
@@ -47,7 +47,7 @@ class GaussianLikelihood(DataTask):
     metric = "divergence from the truth in nats"
 
     def __init__(self) -> None:
-        random, sizes = generator(2), NoisyRegression.sizes
+        random, sizes = torch.Generator().manual_seed(2), NoisyRegression.sizes
         inputs = {split: 4.0 * torch.rand(count, 2, generator=random) - 2.0 for split, count in sizes.items()}
         self.splits = {split: (x, *self.truth(x)) for split, x in inputs.items()}
         x, mean, deviation = self.splits["train"]
@@ -84,7 +84,7 @@ class Factorisation(DataTask):
     sizes: ClassVar = {"train": 12_000, "validation": 4000, "test": 4000}
 
     def __init__(self) -> None:
-        random = generator(6)
+        random = torch.Generator().manual_seed(6)
         left = torch.randn(self.rows, self.rank, generator=random)
         matrix = left @ torch.randn(self.rank, self.columns, generator=random) / self.rank**0.5
         places = torch.randperm(matrix.numel(), generator=random)[: sum(self.sizes.values())]
@@ -137,7 +137,7 @@ class Segmentation(DataTask):
     sizes: ClassVar = {"train": 600, "validation": 200, "test": 200}
 
     def __init__(self) -> None:
-        random = generator(3)
+        random = torch.Generator().manual_seed(3)
         self.splits = {split: self._draw(count, random) for split, count in self.sizes.items()}
 
     @staticmethod
@@ -248,3 +248,67 @@ class Physics(SampledTask):
             return (k * math.pi * x).sin() * (-self.diffusivity * (k * math.pi) ** 2 * t).exp()
 
         return wave(1) + 0.5 * wave(3)
+
+
+class EncoderDecoder(nn.Module):
+    """A recurrent encoder, and a recurrent decoder that attends to its states."""
+
+    def __init__(self, symbols: int, width: int = 64) -> None:
+        super().__init__()
+        self.symbols = symbols
+        self.embedding = nn.Embedding(symbols + 1, width)
+        self.encoder, self.decoder = (nn.GRU(width, width, batch_first=True) for _ in range(2))
+        self.query = nn.Linear(width, width)
+        self.head = nn.Linear(2 * width, symbols)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return the logits of each target symbol, given those before it."""
+        memory, state = self.encoder(self.embedding(source))
+        begun = pad(target[:, :-1], (1, 0), value=self.symbols)  # the symbol after the others marks the beginning
+        states, _ = self.decoder(self.embedding(begun), state)
+        weights = (self.query(states) @ memory.transpose(1, 2) / memory.shape[2] ** 0.5).softmax(2)
+        return self.head(torch.cat([states, weights @ memory], dim=2))
+
+
+class SequenceToSequence(SampledTask):
+    """Sort eight symbols, a tenth of which were misread, with an encoder and a decoder."""
+
+    steps = 1500
+    metric = "cross-entropy per symbol in nats"
+    symbols, length, misread = 10, 8, 0.1
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor]:
+        right, other = torch.randint(self.symbols, (2, count, self.length))
+        return torch.where(torch.rand(count, self.length) < self.misread, other, right), right.sort(1).values
+
+    def build(self) -> nn.Module:
+        return EncoderDecoder(self.symbols)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        source, target = batch
+        return cross_entropy(model(source, target).flatten(0, 1), target.flatten())
+
+
+class Adding(SampledTask):
+    """Add two marked numbers of a sequence (Hochreiter and Schmidhuber, 1997)."""
+
+    steps = 3000
+    metric = "root of the squared error"
+    length, width = 20, 32
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor]:
+        numbers, half = torch.rand(count, self.length), self.length // 2
+        places = torch.stack([torch.randint(half, (count,)), torch.randint(half, self.length, (count,))], dim=1)
+        marks = torch.zeros_like(numbers).scatter_(1, places, 1.0)
+        return torch.stack([numbers, marks], dim=2), (numbers * marks).sum(1, keepdim=True)
+
+    def build(self) -> nn.Module:
+        return nn.ModuleDict({"lstm": nn.LSTM(2, self.width, batch_first=True), "head": nn.Linear(self.width, 1)})
+
+    def loss(self, model: Any, batch: Any) -> Tensor:
+        sequence, total = batch
+        states, _ = model["lstm"](sequence)
+        return mse_loss(model["head"](states[:, -1]), total)
+
+    def score(self, model: nn.Module, split: str) -> float:
+        return math.sqrt(super().score(model, split))

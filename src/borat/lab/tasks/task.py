@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -61,12 +60,6 @@ class TrainingTask(ABC):
         The network is updated before the next loss is computed.
         """
         yield "model", self.loss(model, batch)
-
-    def as_loss(self, score: float) -> float:
-        """Return a score for which lower is better: the score itself, or its reciprocal."""
-        if self.lower_is_better:
-            return score
-        return 1.0 / score if score else math.inf
 
 
 class DataTask(TrainingTask):
@@ -129,8 +122,3 @@ def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Seque
     for inputs, outputs in pairwise(widths):
         layers += [nn.Linear(inputs, outputs), activation()]
     return nn.Sequential(*layers[:-1])
-
-
-def generator(seed: int) -> torch.Generator:
-    """Return a generator for synthetic data, which are the same in every run."""
-    return torch.Generator().manual_seed(seed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -42,36 +44,30 @@ def measure_jax(model: str, rounds: int = 15, progress: Progress = ignore) -> li
         "free_borat, N = 2": free_borat(2),
         "free_borat, N = 3": free_borat(3),
     }
-    runs = {name: _Run(tx, draw(0.05), gradients) for name, tx in transformations.items()}
     size = sum(4 * int(np.prod(shape)) for shape in shapes)
-    return [
-        OptimizerCost(model, name, 1e3 * statistics.median(seconds), runs[name].state_bytes() / size)
-        for name, seconds in take_turns(runs, rounds, progress).items()
-    ]
 
-
-class _Run:
-    """A compiled step with its parameters and state."""
-
-    def __init__(self, tx: Any, params: list[Any], gradients: list[list[Any]]) -> None:
-        import jax
-        import optax
-
+    def runner(tx: Any) -> Callable[[int], tuple[float, int]]:
+        @partial(jax.jit, donate_argnums=(0, 1))
         def step(params: Any, state: Any, gradients: Any, loss: Any) -> tuple[Any, Any]:
             updates, state = tx.update(gradients, state, params, value=loss)
             return optax.apply_updates(params, updates), state
 
-        self._jax, self._gradients = jax, gradients
-        self._step = jax.jit(step, donate_argnums=(0, 1))
-        self._now = params, tx.init(params)
+        params = draw(0.05)
+        now = params, tx.init(params)
 
-    def __call__(self, turn: int) -> float:
-        """Take two batches, which complete a bundle of three, and return the mean of their times in seconds."""
-        start = time.perf_counter()
-        for i in range(2):
-            self._now = self._step(*self._now, self._gradients[(turn + i) % GRADIENT_SETS], 1.0)
-            self._jax.block_until_ready(self._now)  # type: ignore[no-untyped-call]
-        return (time.perf_counter() - start) / 2
+        def measure(turn: int) -> tuple[float, int]:
+            """Take two batches, which complete a bundle of three; return the mean seconds and the state's bytes."""
+            nonlocal now
+            start = time.perf_counter()
+            for i in range(2):
+                now = step(*now, gradients[(turn + i) % GRADIENT_SETS], 1.0)
+                jax.block_until_ready(now)  # type: ignore[no-untyped-call]
+            return (time.perf_counter() - start) / 2, sum(x.nbytes for x in jax.tree.leaves(now[1]))
 
-    def state_bytes(self) -> int:
-        return sum(x.nbytes for x in self._jax.tree.leaves(self._now[1]))
+        return measure
+
+    measures = {name: runner(tx) for name, tx in transformations.items()}
+    return [
+        OptimizerCost(model, name, 1e3 * statistics.median(seconds for seconds, _ in turns), turns[-1][1] / size)
+        for name, turns in take_turns(measures, rounds, progress).items()
+    ]

@@ -7,10 +7,9 @@ compiler generates for the same step are counted on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,14 +19,14 @@ from torch.utils._pytree import tree_leaves
 from borat import BORAT, FreeBORAT
 from borat._vectors.torch import COMPILED_DEVICES
 from borat.lab.baselines import take_step
+from borat.lab.tables import Table
 
 TENSORS = 60
 _ELEMENTS = 2**20
 """Size of a parameter tensor: larger than the numbers of any bundle."""
 
 
-@dataclass(frozen=True)
-class Launches:
+class Launches(NamedTuple):
     """The operations of one step."""
 
     optimizer: str
@@ -38,41 +37,38 @@ class Launches:
 
 def measure_launches(tensors: int = TENSORS) -> list[Launches]:
     """Count the operations of fused and default Adam, and of ours."""
-    return [_count(name, make, tensors) for name, make in _optimizers()]
+    optimizers: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "Adam (fused)": partial(torch.optim.Adam, fused=True),
+        "Adam (foreach)": partial(torch.optim.Adam, foreach=True),
+    }
+    for cls in (BORAT, FreeBORAT):
+        optimizers |= {f"{cls.__name__}, N = {n}": partial(cls, bundle_size=n, capturable=True) for n in (2, 3, 5, 8)}
+    found = []
+    for name, make in optimizers.items():
+        with FakeTensorMode():
+            optimizer = make([torch.nn.Parameter(torch.empty(_ELEMENTS)) for _ in range(tensors)])
+            _take_steps(optimizer, steps=1)  # creates the state
+            with _Counter() as counter:
+                _take_steps(optimizer, steps=1)
+        found.append(Launches(name, counter.large, counter.small))
+    return found
 
 
-def measure_kernels() -> dict[str, int]:
+def measure_kernels() -> Table:
     """Count the kernels that the compiler generates for a step on the device, at the default bundle size."""
     from torch._inductor import metrics
 
-    counts = {}
+    rows = []
     COMPILED_DEVICES.add("cpu")
     try:
         for cls in (BORAT, FreeBORAT):
             torch._dynamo.reset()
             metrics.reset()
             _take_steps(cls([torch.nn.Parameter(torch.randn(2**10)) for _ in range(3)], capturable=True), steps=2)
-            counts[cls.__name__] = int(metrics.generated_kernel_count)
+            rows.append((cls.__name__, str(metrics.generated_kernel_count)))
     finally:
         COMPILED_DEVICES.remove("cpu")
-    return counts
-
-
-def _optimizers() -> Iterator[tuple[str, Callable[..., torch.optim.Optimizer]]]:
-    yield "Adam (fused)", partial(torch.optim.Adam, fused=True)
-    yield "Adam (foreach)", partial(torch.optim.Adam, foreach=True)
-    for cls in (BORAT, FreeBORAT):
-        for n in (2, 3, 5, 8):
-            yield f"{cls.__name__}, N = {n}", partial(cls, bundle_size=n, capturable=True)
-
-
-def _count(name: str, make: Callable[..., torch.optim.Optimizer], tensors: int) -> Launches:
-    with FakeTensorMode():
-        optimizer = make([torch.nn.Parameter(torch.empty(_ELEMENTS)) for _ in range(tensors)])
-        _take_steps(optimizer, steps=1)  # creates the state
-        with _Counter() as counter:
-            _take_steps(optimizer, steps=1)
-    return Launches(name, counter.large, counter.small)
+    return Table("Kernels of a compiled step on the device", ("optimizer", "generated kernels"), rows)
 
 
 def _take_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -91,15 +87,11 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not _launches_nothing(func):
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+        is_foreign = func.namespace not in ("aten", "borat")
+        if not (is_view or is_foreign or any(word in func._schema.name for word in ("empty", "_view"))):
             sizes = [x.numel() for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
             is_large = max(sizes, default=0) >= _ELEMENTS
             self.large += is_large
             self.small += not is_large
         return result
-
-
-def _launches_nothing(func: Any) -> bool:
-    is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-    is_foreign = func.namespace not in ("aten", "borat")
-    return is_view or is_foreign or any(word in func._schema.name for word in ("empty", "_view"))

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -26,11 +27,13 @@ from borat._native import library
 from borat._numbers import dual
 from borat._optim.base import LossOptimizer
 from borat.lab.baselines import take_step
+from borat.lab.tables import Table
 from borat.lab.timing.shapes import shapes_of
 
 T = TypeVar("T")
 
 BUNDLE_SIZES = (2, 3, 5, 10)
+DUAL_SIZES = (2, 3, 4, 5, 6, 8, 10, 16, 32)
 WARM_UP = 2
 """Rounds that are not measured."""
 
@@ -61,16 +64,6 @@ class OptimizerCost:
     """Bytes held for the next call, relative to those of the parameters."""
     dual_share: float | None = None
     """Share of the call that the dual takes."""
-
-
-@dataclass(frozen=True)
-class DualCost:
-    """Microseconds to solve a dual with ``pieces`` pieces."""
-
-    pieces: int
-    solve_dual: float
-    quadprog: float | None
-    """None if quadprog is not installed."""
 
 
 # Optimizers
@@ -115,7 +108,9 @@ def measure_optimizers(model: str, rounds: int = 15, progress: Progress = ignore
     for name, turns in take_turns(measures, rounds, progress).items():
         seconds, share = map(statistics.median, zip(*turns, strict=True))
         dual_share = share if isinstance(optimizers[name], LossOptimizer) else None
-        state = _state_bytes(optimizers[name]) / parameter_bytes
+        tensors = [x for x in tree_leaves(list(optimizers[name].state.values())) if isinstance(x, torch.Tensor)]
+        storages = {storage.data_ptr(): storage.nbytes() for storage in (x.untyped_storage() for x in tensors)}
+        state = sum(storages.values()) / parameter_bytes
         costs.append(OptimizerCost(model, name, 1e3 * seconds, state, dual_share))
     return costs
 
@@ -166,45 +161,34 @@ def timed_dual() -> Iterator[list[float]]:
     The dual is patched only while it is measured. A permanent ``record_function`` around it would slow down every step
     of every user: without a profiler it takes 6 microseconds, a small dual takes 3.
     """
-    seconds = [0.0]
+    seconds, maximise = [0.0], dual.maximise
 
-    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            start = time.perf_counter()
-            result = function(*arguments)
-            seconds[0] += time.perf_counter() - start
-            return result
+    def timed(*arguments: Any) -> Any:
+        start = time.perf_counter()
+        result = maximise(*arguments)
+        seconds[0] += time.perf_counter() - start
+        return result
 
-        return call
-
-    with mock.patch.object(dual, "maximise", timed(dual.maximise)):
+    with mock.patch.object(dual, "maximise", timed):
         yield seconds
-
-
-def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    tensors = [x for x in tree_leaves(list(optimizer.state.values())) if isinstance(x, torch.Tensor)]
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 # The dual
 
 
-def measure_dual(sizes: tuple[int, ...] = (2, 3, 4, 5, 6, 8, 10, 16, 32), repeats: int = 100) -> list[DualCost]:
-    """Measure the dual of random bundles, and quadprog if it is installed."""
+def measure_dual() -> Table:
+    """Return the median time of the dual of random bundles, and of quadprog if it is installed."""
     rng = np.random.default_rng(0)
-    costs = []
-    for n in sizes:
-        problems = [_random_dual(n, rng) for _ in range(repeats)]
-        costs.append(DualCost(n, _microseconds(solve_dual, problems), _time_quadprog(problems)))
-    return costs
-
-
-def _random_dual(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the dual of a bundle with ``n - 1`` gradients and the bound."""
-    gradients = rng.standard_normal((n, 64)) / 8
-    gradients[0] = 0.0
-    return gradients @ gradients.T, np.concatenate(([0.0], rng.uniform(0.2, 0.6, n - 1)))
+    solvers = (solve_dual, *([_solve_by_quadprog] if find_spec("quadprog") else []))
+    rows = []
+    for n in DUAL_SIZES:
+        problems = []
+        for _ in range(100):  # of a bundle with n - 1 gradients and the bound
+            gradients = rng.standard_normal((n, 64)) / 8
+            gradients[0] = 0.0
+            problems.append((gradients @ gradients.T, np.concatenate(([0.0], rng.uniform(0.2, 0.6, n - 1)))))
+        rows.append((str(n), *(f"{_microseconds(solve, problems):.0f}" for solve in solvers)))
+    return Table("The dual", ("pieces", "solve_dual, µs", "quadprog, µs")[: 1 + len(solvers)], rows)
 
 
 def _microseconds(solve: Callable[..., Any], problems: list[tuple[np.ndarray, np.ndarray]]) -> float:
@@ -216,18 +200,12 @@ def _microseconds(solve: Callable[..., Any], problems: list[tuple[np.ndarray, np
     return 1e6 * statistics.median(times)
 
 
-def _time_quadprog(problems: list[tuple[np.ndarray, np.ndarray]]) -> float | None:
-    try:
-        import quadprog
-    except ImportError:
-        return None
+def _solve_by_quadprog(Q: np.ndarray, b: np.ndarray) -> None:
+    import quadprog
 
-    def solve(Q: np.ndarray, b: np.ndarray) -> None:
-        n = len(b)
-        # quadprog needs a positive definite matrix, but the row of the bound is zero
-        quadprog.solve_qp(Q + 1e-10 * np.eye(n), b, np.hstack((np.ones((n, 1)), np.eye(n))), np.eye(n + 1)[0], 1)
-
-    return _microseconds(solve, problems)
+    n = len(b)
+    # quadprog needs a positive definite matrix, but the row of the bound is zero
+    quadprog.solve_qp(Q + 1e-10 * np.eye(n), b, np.hstack((np.ones((n, 1)), np.eye(n))), np.eye(n + 1)[0], 1)
 
 
 def machine() -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import date
 from itertools import groupby
 from pathlib import Path
 
 from borat.lab.files import write_text
 from borat.lab.tables import DASH, Table
-from borat.lab.timing.jax_steps import BASE
-from borat.lab.timing.launches import TENSORS, Launches
-from borat.lab.timing.optimizers import DualCost, OptimizerCost, machine
+from borat.lab.timing.jax_steps import BASE, measure_jax
+from borat.lab.timing.launches import TENSORS, measure_kernels, measure_launches
+from borat.lab.timing.optimizers import OptimizerCost, Progress, machine, measure_dual, measure_optimizers
 from borat.lab.timing.shapes import shape_summary
 
+ProgressBar = Callable[[str], AbstractContextManager[Progress]]
 REFERENCES = {"/ fused SGD": "SGD (fused)", "/ default SGD": "SGD", "/ fused AdamW": "AdamW (fused)"}
 JAX_REFERENCES = {f"/ {BASE}": BASE}
 INTRODUCTION = """\
@@ -23,23 +25,22 @@ has the ratio to the time of that optimizer, "dual's share" is the part of the t
 """
 
 
-def tables(
-    costs: Sequence[OptimizerCost],
-    duals: Sequence[DualCost],
-    launches: Sequence[Launches],
-    kernels: Mapping[str, int],
-    in_jax: Sequence[OptimizerCost],
-) -> list[Table]:
+def measured_tables(models: Sequence[str], rounds: int, progress_bar: ProgressBar) -> list[Table]:
     """Return a table for each model, one for the dual, two for steps on the device, and one for each model in JAX."""
-    times = [(str(d.pieces), f"{d.solve_dual:.0f}", f"{d.quadprog:.0f}" if d.quadprog else DASH) for d in duals]
-    operations = [(x.optimizer, str(x.on_parameters), str(x.on_numbers)) for x in launches]
+    costs, in_jax = [], []
+    for name in models:
+        with progress_bar(name) as progress:
+            costs += measure_optimizers(name, rounds, progress)
+    for name in models:
+        with progress_bar(f"{name} in JAX") as progress:
+            in_jax += measure_jax(name, rounds, progress)
+    operations = [(x.optimizer, str(x.on_parameters), str(x.on_numbers)) for x in measure_launches()]
     head = ("optimizer", "on the parameters", "on the bundle's numbers")
-    counts = [(name, str(count)) for name, count in kernels.items()]
     return [
         *_cost_tables(costs, "", REFERENCES),
-        Table("The dual", ("pieces", "solve_dual, µs", "quadprog, µs"), times),
+        measure_dual(),
         Table(f"Operations of a step on the device, for {TENSORS} tensors", head, operations),
-        Table("Kernels of a compiled step on the device", ("optimizer", "generated kernels"), counts),
+        measure_kernels(),
         *_cost_tables(in_jax, "In JAX, ", JAX_REFERENCES),
     ]
 

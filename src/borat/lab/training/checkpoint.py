@@ -28,7 +28,13 @@ class State:
             model, optimizer = dcp.get_state_dict(self.model, self.optimizer, options=WHOLE)
         else:
             model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-        return {"model": model, "optimizer": optimizer, "random": self._gather(self._random_state())}
+        device, random = self.fabric.device, {"cpu": torch.get_rng_state()}  # of the generators that dropout draws from
+        if device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(device)
+        every: list[Any] = [random] * self.fabric.world_size
+        if len(every) > 1:
+            dist.all_gather_object(every, random)
+        return {"model": model, "optimizer": optimizer, "random": every}
 
     def set(self, state: dict[str, Any]) -> None:
         """Restore a state that :meth:`get` returned, perhaps on other devices."""
@@ -52,19 +58,6 @@ class State:
             torch.set_rng_state(random["cpu"])
             if device.type == "cuda" and "cuda" in random:
                 torch.cuda.set_rng_state(random["cuda"], device)
-
-    def _random_state(self) -> dict[str, torch.Tensor]:
-        """Return the state of the generators that dropout draws from."""
-        device = self.fabric.device
-        cuda = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
-        return {"cpu": torch.get_rng_state(), **cuda}
-
-    def _gather(self, value: Any) -> list[Any]:
-        if self.fabric.world_size == 1:
-            return [value]
-        values: list[Any] = [None] * self.fabric.world_size
-        dist.all_gather_object(values, value)
-        return values
 
 
 def _by_name(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from borat.lab.config import RunConfig, check_method
-from borat.lab.data import DATASETS, Task, find_loader
+from borat.lab.data import DATASETS, Task
+from borat.lab.files import pick
 from borat.lab.models import make_model, parse_name
 from borat.lab.tasks import locate
 
@@ -48,7 +49,7 @@ def check_names(config: RunConfig) -> None:
 
 def check_model_suits(config: RunConfig) -> None:
     """Raise a ValueError for a model that cannot read the data."""
-    kind, allowed = config.model.lower().split("-")[0], find_loader(config.data).models
+    kind, allowed = config.model.lower().split("-")[0], DATASETS[pick("data set", config.data, DATASETS)].models
     if allowed and kind not in allowed:
         raise ValueError(f"model must be {' or '.join(allowed)} for {config.data}, got {config.model!r}")
     if not allowed and any(kind in loader.models for loader in DATASETS.values()):

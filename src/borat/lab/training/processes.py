@@ -40,19 +40,22 @@ _MEETING = "BORAT_MEETING"
 
 def launch(execution: Execution, precision: str) -> Fabric:
     """Start the processes; each continues from here."""
+    several = execution.devices > 1
+    strategy: Strategy | str = _MeetingDDP() if execution.strategy == "ddp" or several else "auto"
+    if execution.strategy == "fsdp":
+        strategy = _MeetingFSDP(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
     with _quiet_lightning():
         try:
             fabric = Fabric(
                 accelerator=execution.accelerator,
                 devices=execution.devices,
-                strategy=_strategy(execution),
+                strategy=strategy,
                 # float64 models are created as such: Fabric's own precision would return scores in float32
                 precision="bf16-mixed" if precision == "bf16-mixed" else "32-true",
             )
         except (RuntimeError, ValueError) as error:
             where = f"devices={execution.devices}, accelerator={execution.accelerator!r}"
             raise ValueError(f"{where}: {error}") from error
-        several = execution.devices > 1
         if several:
             _end_with_first()
         _meet_on_this_machine(fabric)
@@ -80,12 +83,6 @@ def without_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)
-
-
-def _strategy(execution: Execution) -> Strategy | str:
-    if execution.strategy == "fsdp":
-        return _MeetingFSDP(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
-    return _MeetingDDP() if execution.strategy == "ddp" or execution.devices > 1 else "auto"
 
 
 class _Meeting(Strategy):
@@ -137,15 +134,15 @@ def _end_with_first() -> None:
     Otherwise they would wait long for the others if it is killed while they start.
     """
     first = int(os.environ.setdefault(_FIRST, str(os.getpid())))
+
+    def follow() -> None:
+        while os.getppid() == first:
+            time.sleep(1.0)
+        time.sleep(GRACE)
+        os._exit(1)
+
     if first != os.getpid() and "LOCAL_RANK" in os.environ:
-        threading.Thread(target=_follow, args=(first,), daemon=True).start()
-
-
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    time.sleep(GRACE)
-    os._exit(1)
+        threading.Thread(target=follow, daemon=True).start()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -31,9 +32,10 @@ def train_task(task: TrainingTask, config: RunConfig, stored: Run) -> Metrics:
 
 
 def _as_metrics(task: TrainingTask, config: RunConfig, result: TaskResult) -> Metrics:
-    """Return the metrics of a stored run, which has its scores as losses."""
+    """Return the metrics of a stored run, which has its scores as losses: their reciprocals if higher is better."""
     scores = {"validation": result.validation_score, "test": result.score}
-    losses = {f"{split}_loss": task.as_loss(score) for split, score in scores.items()}
+    worse = scores if task.lower_is_better else {split: 1.0 / x if x else math.inf for split, x in scores.items()}
+    losses = {f"{split}_loss": score for split, score in worse.items()}
     ends = [values[-LAST_BATCHES:] for values in result.losses.values()]
     epoch: dict[str, Any] = {"epoch": 0, "seconds": result.seconds, "lr": config.lr, "step_size": None, "kinds": {}}
     epoch["train_loss"] = sum(sum(values) / len(values) for values in ends if values)

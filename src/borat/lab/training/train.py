@@ -57,10 +57,6 @@ Listener = Callable[[Position, Tally, int], None]
 """Called after each batch with the position, the epoch so far and the number of batches in an epoch."""
 
 
-def silent(position: Position, tally: Tally, batches: int) -> None:
-    """Do nothing."""
-
-
 class Training:
     """One run, from its configuration to its result."""
 
@@ -91,13 +87,13 @@ class Training:
     def _batches_done(self) -> int:
         return self.position.epoch * self.batches + self.position.batch
 
-    def fit(self, listener: Listener = silent) -> Metrics:
+    def fit(self, listener: Listener | None = None) -> Metrics:
         """Train to the end of the budget, or until the loss is no longer finite: that is a result, too."""
         self._open()
         try:
             with asking_to_stop() as is_asked, self.events:
                 while self.metrics.status == "running":
-                    self._train_epoch(listener if self.fabric.is_global_zero else silent, is_asked)
+                    self._train_epoch(listener if self.fabric.is_global_zero else None, is_asked)
                     self._finish_epoch()
         except Interrupted:
             raise
@@ -112,13 +108,19 @@ class Training:
         if self.fabric.is_global_zero:
             about = {"data": asdict(self.task.description), "execution": self.execution.model_dump()}
             Run.create(self.run.path, self.config, **about)
-        self._restore()
+        self.fabric.barrier()
+        if (state := self.run.load("last.pt")) is not None:
+            self.state.set(state)
+            self.schedule.load_state_dict(state["schedule"])
+            self.position = Position(**state["position"])
+            self.tally = Tally(**state["tally"]) if self.fabric.is_global_zero else Tally()
+            self.metrics = Metrics(**state["metrics"])
         if self.metrics.epochs or self.run.has_metrics():  # the last attempt failed, or was killed after its checkpoint
             self._write_metrics(self.metrics)
         has_events = self.execution.tensorboard and self.fabric.is_global_zero and self.metrics.status == "running"
         self.events = Events(self.run.path / "tensorboard" if has_events else None, self.optimizer, self._batches_done)
 
-    def _train_epoch(self, listener: Listener, is_asked: Callable[[], bool]) -> None:
+    def _train_epoch(self, listener: Listener | None, is_asked: Callable[[], bool]) -> None:
         self.model.train()
         start = time.perf_counter()
         for batch in self._batches("train", self.config.batch_size, start=self.position.batch):
@@ -136,7 +138,8 @@ class Training:
             self.tally.seconds += time.perf_counter() - start
             start = time.perf_counter()
             self.events.batch(self._batches_done, loss)
-            listener(self.position, self.tally, self.batches)
+            if listener is not None:
+                listener(self.position, self.tally, self.batches)
             if any(sum_over_processes(self.fabric, is_asked())):
                 self._save("last.pt")
                 raise Interrupted(
@@ -247,17 +250,6 @@ class Training:
             for name in names:
                 self.run.save(name, state)
 
-    def _restore(self) -> None:
-        self.fabric.barrier()
-        state = self.run.load("last.pt")
-        if state is None:
-            return
-        self.state.set(state)
-        self.schedule.load_state_dict(state["schedule"])
-        self.position = Position(**state["position"])
-        self.tally = Tally(**state["tally"]) if self.fabric.is_global_zero else Tally()
-        self.metrics = Metrics(**state["metrics"])
-
 
 def train(
     config: RunConfig,
@@ -265,7 +257,7 @@ def train(
     *,
     data_dir: Path | None = None,
     execution: Execution | None = None,
-    listener: Listener = silent,
+    listener: Listener | None = None,
 ) -> Metrics:
     """Train as configured, in a folder of its own; an interrupted run in it continues.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import lower_is_better
-from borat.lab.reproduce.run import CellResult, Result
+from borat.lab.reproduce.run import Result
 from borat.lab.reproduce.training import MetricName, TrainingSpec
 from borat.lab.tables import DASH, Table
 
@@ -31,7 +31,6 @@ class RatiosSpec(TrainingSpec):
     The name of a method under a condition is that of the method, a colon, and any text.
     """
 
-    draws_picture: ClassVar[bool] = True
     metric: MetricName = "test_loss"
     select_on: MetricName = "validation_loss"
     reference: str
@@ -77,17 +76,12 @@ def _ratios(spec: RatiosSpec, result: Result) -> pd.DataFrame:
     losses: dict[tuple[str, str], dict[str, float]] = {}
     for cell in result.cells:
         place = (cell.cell.method.partition(":")[0], condition_of(cell.cell.configs[0]))
-        losses.setdefault(place, {})[cell.cell.column] = _mean_loss(cell)
+        mean = float(cell.chosen.value.mean(skipna=False))  # NaN if no configuration worked, or if a seed diverged
+        losses.setdefault(place, {})[cell.cell.column] = math.inf if math.isnan(mean) else mean
     table = pd.DataFrame.from_dict(losses, orient="index", columns=result.columns).clip(lower=FLOOR)
     if (spec.reference, PLAIN) not in table.index:
         raise ValueError(f"ratios need the reference {spec.reference}: add it to the methods")
     return table / table.loc[(spec.reference, PLAIN)]
-
-
-def _mean_loss(cell: CellResult) -> float:
-    """Return the mean over the seeds; infinite if no configuration worked, or if a seed diverged."""
-    loss = float(cell.chosen.value.mean(skipna=False))
-    return math.inf if math.isnan(loss) else loss
 
 
 def summarise(ratios: pd.DataFrame) -> pd.DataFrame:
@@ -111,9 +105,7 @@ def summarise(ratios: pd.DataFrame) -> pd.DataFrame:
 
 def with_mean(ratios: pd.DataFrame) -> pd.DataFrame:
     """Return the ratios, with their geometric means as the first column."""
-    import pandas as pd
-
-    return pd.concat([summarise(ratios)["mean"].rename("all tasks"), ratios], axis=1)
+    return summarise(ratios)[["mean"]].set_axis(["all tasks"], axis=1).join(ratios)
 
 
 def ratio_tables(title: str, ratios: pd.DataFrame) -> list[Table]:

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
@@ -48,8 +48,6 @@ class BoardColumn(ColumnTable):
 class ScoreboardSpec(TrainingSpec):
     """All methods on all tasks, at their defaults and tuned; every column may have its own metric."""
 
-    draws_picture: ClassVar[bool] = True
-
     columns: Listed[BoardColumn] = ()
     goal: Listed[str] = ()
     """Methods that should need no tuning: as good at their defaults as the best tuned method."""
@@ -63,11 +61,9 @@ class ScoreboardSpec(TrainingSpec):
         self.check_places(self.goal, ())
         return self
 
-    def metric_in(self, column: str) -> str:
-        return next((table.metric for table in self.columns if table.name == column), "") or self.metric
-
-    def select_on_in(self, column: str) -> str:
-        return next((table.select_on for table in self.columns if table.name == column), "") or self.select_on
+    def metrics_in(self, column: str) -> tuple[str, str]:
+        table = next(table for table in self.columns if table.name == column)
+        return table.metric or self.metric, table.select_on or self.select_on
 
     def make_cell(self, method: str, column: str, layer: Layer) -> Cell:
         cell = super().make_cell(method, column, layer)
@@ -190,7 +186,7 @@ def make_board(result: Result) -> Board:
     for cell in result.cells:
         method, column = cell.cell.method, cell.cell.column
         for table, runs in zip(tables, (cell.defaults, cell.chosen), strict=True):
-            table.at[method, column] = _score(runs, result.spec.metric_in(column), result.classes[column], seeds)
+            table.at[method, column] = _score(runs, result.spec.metrics_in(column)[0], result.classes[column], seeds)
     return Board(*tables)
 
 
@@ -209,7 +205,7 @@ def _score(runs: pd.DataFrame, metric: str, classes: int, seeds: int) -> Score:
 def _scores(spec: ScoreboardSpec, title: str, scores: pd.DataFrame) -> Table:
     heads, texts = ["method"], {}
     for column in scores:
-        metric, found = spec.metric_in(column), scores[column]
+        metric, found = spec.metrics_in(column)[0], scores[column]
         heads.append(f"{column}, {metric_text(metric).removeprefix('test ')}")
         best = min(found, key=lambda score: score.mean)
         limit = best.mean + (best.std or 0.0) / math.sqrt(len(best.costs))
@@ -241,31 +237,27 @@ def _objective(runs: pd.DataFrame) -> str:
 
 def _goal(spec: ScoreboardSpec, board: Board) -> Table:
     """Return the distance of each method in the goal from the best tuned one."""
-    ranking = board.ranking()
+    ranking, words = board.ranking(), {True: "met", False: "missed"}
     overall = summarise(board.ratios(board.defaults))["mean"]
     methods = [name for name in spec.goal if name in ranking]
     rows = []
     for method in methods:
         for column in board.tuned:
-            metric, rival = spec.metric_in(column), board.best(column)
+            metric, rival = spec.metrics_in(column)[0], board.best(column)
             excess, is_met = board.excess(method, column, metric)
             ours = board.defaults.loc[method, column].text(metric)
             best = f"{board.tuned.loc[rival, column].text(metric)}, {rival}"
             distance = f"{100 * excess:.1f} {'points' if unit(metric) == 100.0 else '%'}"
-            rows.append((f"{method}, {column}", ours, best, distance, _word(is_met)))
+            rows.append((f"{method}, {column}", ours, best, distance, words[is_met]))
     for method in methods:
         first = f"{overall[ranking[0]]:.3f}, {ranking[0]}"
         place = f"place {ranking.index(method) + 1} of {len(ranking)}"
-        rows.append((f"{method}, overall", f"{overall[method]:.3f}", first, place, _word(method == ranking[0])))
+        rows.append((f"{method}, overall", f"{overall[method]:.3f}", first, place, words[method == ranking[0]]))
     title = (
         f"The goal: at its defaults within {100 * POINTS:g} point or {100 * LOSS_SHARE:g} % of the loss of the best "
         "tuned method on every task, and overall first of all methods at their defaults"
     )
     return Table(title, ("method and task", "at its defaults", "best", "behind", "goal"), rows)
-
-
-def _word(is_met: bool) -> str:
-    return "met" if is_met else "missed"
 
 
 KIND = ScoreboardSpec

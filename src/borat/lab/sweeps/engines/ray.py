@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from borat.lab.signals import Interrupted
+from borat.lab.signals import Interrupted, keeping
 from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, environment
 
 CONNECT_SECONDS = 5.0
@@ -84,7 +83,7 @@ class RayEngine:
             _check_address(self.address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
-            with _sigterm_kept(), nullcontext() if self.address else _on_loopback(ray):
+            with keeping(signal.SIGTERM), nullcontext() if self.address else _on_loopback(ray):
                 options = {} if self.address else {"include_dashboard": False}
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -141,14 +140,3 @@ def _on_loopback(ray: Any) -> Iterator[None]:
             yield
     finally:
         constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces."""
-    previous = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, previous)
