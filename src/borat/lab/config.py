@@ -38,7 +38,7 @@ Coefficient = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class RunConfig(StrictModel):
-    """The configuration of a training run: everything that decides its outcome, so that its digest names the run.
+    """The configuration of a training run: everything that affects the result; its digest names the run.
 
     The budget is in passes over the data, as in the paper. The descriptions are those of the flags.
     """
@@ -97,7 +97,7 @@ class RunConfig(StrictModel):
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:
-        """Refuse keys that would be ignored, and schedules that a task cannot have."""
+        """Raise an error for keys without effect and for schedules that tasks do not support."""
         defaults = {key: field.default for key, field in type(self).model_fields.items()} | {"epochs": 1}
         for key, default in defaults.items():
             is_ignored = key in TASK_KEYS if self.task is None else key not in (*TASK_KEYS, *SHARED_KEYS)
@@ -141,7 +141,7 @@ def check_method(config: RunConfig) -> None:
 
 
 class Execution(StrictModel):
-    """Devices and other means of training, which should not change the result."""
+    """Execution options, such as devices; they should not change the result."""
 
     devices: Count = Field(default=1, description="Number of processes, each with a device; they share each batch")
     strategy: Annotated[str, one_of("auto", "ddp", "fsdp")] = Field(

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file completely or not at all, even if the machine stops."""
+    """Write a file atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(temporary)

@@ -53,7 +53,7 @@ def as_accuracy(loss: float) -> float:
 
 
 def best_accuracy(accuracies: Iterable[float]) -> float:
-    """Return the highest accuracy; infinity, which nothing is near, if all are NaN."""
+    """Return the highest accuracy; infinity if all are NaN, so that no run is usable."""
     return max((accuracy for accuracy in accuracies if not math.isnan(accuracy)), default=math.inf)
 
 

@@ -46,7 +46,7 @@ def one_of(*allowed: str) -> AfterValidator:
 
 
 def explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
-    """Return one mistake, unknown keys first: its place, what is allowed there, and what was given.
+    """Return the message of one error, unknown keys first: location, allowed values, given value.
 
     Args:
         error: raised by pydantic.

@@ -1,4 +1,4 @@
-"""Optimizers, losses and schedules by name, and one way to use them all."""
+"""Optimizers, losses and schedules by name, with a common interface."""
 
 from borat.lab.baselines.optimizers import check_optimizer, make_loss, make_optimizer
 from borat.lab.baselines.schedules import make_schedule

@@ -19,18 +19,18 @@ from borat._state import sharding
 Loss = Tensor | float
 
 REACHABLE = 0.9
-r"""L4's share :math:`\gamma` of the smallest loss that is taken to be reachable."""
+r"""L4's fraction :math:`\gamma` of the smallest loss so far that counts as reachable."""
 FIRST_REACHABLE = 0.75
 """Estimate of the smallest loss at the first step, as a share of the first loss."""
 MEMORY = 1000.0
-r"""Time scale :math:`\tau` in which the smallest loss is forgotten."""
+r"""Time constant :math:`\tau` of the decay of the smallest loss."""
 L4_EPS = 1e-12
 BETA2, ADAM_EPS = 0.999, 1e-4
 """Constants of Adam as in the authors' code of L4."""
 
 
 class LossBased(Optimizer):
-    """Base of optimizers whose step needs the loss of the batch beside its gradients.
+    """Base of optimizers whose step needs the loss of the batch as well as its gradients.
 
     Numbers are kept in the parameter groups and tensors in the state, so that a state dict holds everything.
     """

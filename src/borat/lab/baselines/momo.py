@@ -26,7 +26,7 @@ class _InGroup:
 
 
 class _Remembering:
-    r"""Save the average of the losses and the number of steps, and tell the step size: the library does neither.
+    r"""Save the average loss and the number of steps, and report the step size; the library does neither.
 
     The step size follows from the averages that the library keeps of the losses (:math:`\bar f`), of the gradients
     (:math:`d`) and of their products with the parameters (:math:`\gamma`):

@@ -38,7 +38,7 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
 
 
 def check_optimizer(config: RunConfig) -> None:
-    """Raise a ValueError for an optimizer that is not installed, or cannot have this loss or this weight decay."""
+    """Raise a ValueError for an optimizer that is not installed, or that does not support this loss or weight decay."""
     check_method(config)
     method = METHODS[config.optimizer]
     if config.weight_decay and "weight_decay" not in method.takes:

@@ -37,7 +37,7 @@ WARMUP = 0.05
 
 
 class Schedule:
-    """A scheduler of torch that steps after batches or after epochs, whichever it counts.
+    """PyTorch scheduler that is stepped per batch or per epoch, as it requires.
 
     Args:
         scheduler: the scheduler, or None for a constant learning rate.

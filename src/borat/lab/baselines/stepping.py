@@ -1,4 +1,4 @@
-"""One way to use all optimizers: take a step, evaluate the result, read the step size."""
+"""Common interface of all optimizers: take a step, evaluate the result, read the step size."""
 
 from __future__ import annotations
 

@@ -44,14 +44,14 @@ DataDir = Annotated[
 
 console = Console(quiet=SILENT)
 notes = Console(stderr=True, quiet=SILENT)
-"""For warnings, log records and errors, which do not belong in a file of results."""
+"""Console on stderr for warnings, log records and errors."""
 
 USAGE_ERROR: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
 """Base class of typer's errors about flags and arguments, which typer does not export."""
 
 
 class Commands(TyperGroup):
-    """The commands. An error is one line on stderr, and so is a warning and a log record."""
+    """Command group that prints each error, warning and log record as one line on stderr."""
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
         with _warnings_and_log_as_notes():
@@ -122,7 +122,7 @@ def _warnings_and_log_as_notes() -> Iterator[None]:
 
 
 def echo(text: str) -> None:
-    """Print a line as it is; the name of a folder may look like markup."""
+    """Print a line without interpreting markup, which folder names may contain."""
     console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 

@@ -132,7 +132,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _command(name: str, scale: str, changes: Mapping[str, Any], options: Mapping[str, str]) -> str:
-    """Return the command as others can repeat it."""
+    """Return the command line that reproduces this result."""
     from borat.lab.reproduce.page import changes_text
 
     words = ["borat", "reproduce", Path(name).name, "--scale", scale]

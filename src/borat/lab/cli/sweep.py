@@ -87,7 +87,7 @@ def _list_runs(states: Mapping[RunConfig, str]) -> None:
 
 
 def _download(configs: Sequence[RunConfig]) -> None:
-    """Download data sets here, where their sizes are shown: the output of workers goes to files."""
+    """Download data sets before the workers start, whose output goes to files."""
     from borat.lab import data
 
     for name, train_split in dict.fromkeys((config.data, config.train_split) for config in configs):

@@ -55,7 +55,7 @@ def train(
 
 
 def _announce_processes(execution: Execution) -> None:
-    """Say that processes start, which takes a while; warn if they are more than the cores."""
+    """Print that processes are starting; warn if there are more of them than cores."""
     import torch
 
     from borat.lab.sweeps.engines.local import usable_cores

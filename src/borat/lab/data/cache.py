@@ -16,7 +16,7 @@ from torch import Tensor
 from borat.lab.files import write_atomically
 
 VERSION = 1
-"""Part of every key: raise it when the same files are decoded to something else."""
+"""Version of the cache, part of every key; increment it when decoding changes."""
 
 Tensors = dict[str, Tensor]
 

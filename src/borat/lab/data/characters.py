@@ -93,7 +93,7 @@ def load_topics(options: Options) -> Task:
 
 
 def encode(text: str) -> tuple[str, Tensor]:
-    """Return the different characters of a text, sorted, and the index of each character among them.
+    """Return the distinct characters of a text, sorted, and the index of each character among them.
 
     >>> encode("banana")
     ('abn', tensor([1, 0, 2, 0, 2, 0], dtype=torch.int32))

@@ -68,7 +68,7 @@ def _read(path: Path) -> pd.DataFrame:
         raise DataError(f"{path} must have several columns, separated by commas, got one, {names[0]!r}")
     for place, name in enumerate(names, start=1):
         if not name.strip():
-            raise DataError(f"{path}: column {place} has no name. Drop it if it numbers the rows: it is no feature")
+            raise DataError(f"{path}: column {place} has no name. Drop it if it only numbers the rows")
         if names.count(name) > 1:
             raise DataError(f"{path} has several columns {name!r}; each needs a name of its own")
     is_blank = table.apply(lambda column: column.str.strip() == "").all(axis=1)

@@ -27,7 +27,7 @@ COLUMNS = ["image", "label"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """The published statistics: measuring them would take a pass over the data."""
 BUFFER = 2048
-"""Images that are shuffled together, still compressed, file after file: the hub has shuffled the files' contents."""
+"""Size of the shuffle buffer, in compressed images; the contents of the hub's files are already shuffled."""
 BORDER = 256 / 224
 """Length of the scaled image's shorter side, in units of the crop's."""
 

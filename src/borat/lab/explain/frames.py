@@ -160,7 +160,7 @@ def _take_batch(
     loss.backward()  # type: ignore[no-untyped-call]
     assert w.grad is not None
     slope = w.grad.item()
-    with warnings.catch_warnings():  # the loss that is not convex falls below its bound far out
+    with warnings.catch_warnings():  # far from the minimum, the non-convex loss falls below its bound
         warnings.simplefilter("ignore")
         optimizer.step(loss=loss)
     return loss.item(), slope

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class LogisticRegression(nn.Module):
-    """One linear layer on the flattened input; it starts at zero, as good as any start of a convex problem."""
+    """One linear layer on the flattened input; initialised at zero, since the problem is convex."""
 
     def __init__(self, *, input_shape: Sequence[int], classes: int) -> None:
         super().__init__()

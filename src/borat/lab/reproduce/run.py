@@ -200,7 +200,7 @@ class Result(StudyResult):
     study: TrainingStudy
     cells: tuple[CellResult, ...]
     seconds: float = 0.0
-    """Duration of the command; runs that were done before cost nothing."""
+    """Duration of the command, without runs that were already done."""
     classes: Mapping[str, int] = field(default_factory=dict)
     """Number of classes in each column, except for tasks."""
     found: int = 0

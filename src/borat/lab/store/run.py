@@ -1,4 +1,4 @@
-"""One directory for each run, in which a kill at any moment leaves every file whole.
+"""One directory for each run; files are written atomically, so that a killed process leaves none damaged.
 
     config.json       the resolved configuration
     environment.json  versions, machine, seed, data files

@@ -1,6 +1,6 @@
 """Fingerprints of functions, which change with their code and the values that they use.
 
-Pickles do not serve: they refer to a function of a module by its name, so that a change would go unnoticed, and they
+Pickles are unsuitable: they refer to a function of a module by its name, so that a change would go unnoticed, and they
 differ between processes if the code contains a set.
 """
 
@@ -30,7 +30,7 @@ def _describe(value: Any, module: str | None, seen: dict[int, Any]) -> str:
     if not isinstance(value, tuple | frozenset | CodeType):  # which cannot contain themselves
         if id(value) in seen:
             return "again"
-        seen[id(value)] = value  # kept alive, so that its id stays its own
+        seen[id(value)] = value  # kept alive, so that its id is not reused
     thing = value if hasattr(value, "__qualname__") else type(value)
     parts = ", ".join(_describe(part, module, seen) for part in _parts(value, module))
     return f"{thing.__module__}.{thing.__qualname__}({parts})"

@@ -113,7 +113,7 @@ def _meet_on_this_machine(fabric: Fabric) -> None:
     """Let processes that are started here meet in a file and talk over loopback.
 
     PyTorch would open a port on all interfaces. Processes that were started by another program, or were given an
-    address, meet as they were told.
+    address, use the given address.
     """
     is_local = isinstance(getattr(fabric.strategy, "cluster_environment", None), LightningEnvironment)
     if not is_local or os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK:

@@ -88,7 +88,7 @@ class Training:
         return self.position.epoch * self.batches + self.position.batch
 
     def fit(self, listener: Listener | None = None) -> Metrics:
-        """Train to the end of the budget, or until the loss is no longer finite: that is a result, too."""
+        """Train to the end of the budget, or until the loss is no longer finite, which also counts as a result."""
         self._open()
         try:
             with asking_to_stop() as is_asked, self.events:
@@ -259,7 +259,7 @@ def train(
     execution: Execution | None = None,
     listener: Listener | None = None,
 ) -> Metrics:
-    """Train as configured, in a folder of its own; an interrupted run in it continues.
+    """Train as configured in ``folder``; resume the run there if it was interrupted.
 
     ``listener`` is called after each batch. Mistakes in the configuration are raised before processes are started.
     """
