@@ -166,7 +166,7 @@ def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], No
         won = max(average - curve, won * np.sqrt((k - 1) / k))
         R = best / reach if 0.0 < best < reach else 1.0
         gap = R * (9.0 * won + lost)
-        if rise > 0.0:
+        if rise > 0.0 and top - slopes <= 0.5 * best:
             usual = max(0.01, gaps / gammas if gammas > 0.0 else 0.0) * gamma
             gap = min(gap, usual * (0.04 * np.sqrt(k) + (max(highest - curve, lost) / (10.0 * rise)) ** 2))
         gap += 0.97**k * 0.01 * gamma

@@ -24,6 +24,8 @@ REACH = 0.25
 """Share of the largest fall that the largest slide is compared with at least."""
 CALM, CLEAR = 0.04, 10.0
 """Noise limits a step to ``CALM sqrt(k) + (moved / (CLEAR rise))^2`` of the mean step so far, or of the first."""
+CONFIRMED = 0.5
+"""Share of the largest slide above which fresh gradients confirm the progress, so that noise is no limit."""
 CLIP = 10.0
 """Largest change of the loss, in mean absolute deviations, that counts in its means."""
 OUTLIER = 1000.0
@@ -209,7 +211,8 @@ def measure_gap(
     1/2``, the rate of stochastic methods, by the gap itself. If the loss has risen, it can fall by as much again. Both
     are differences of losses, so no bound has to be known. Slopes give their scale in units of the gradient: the
     average moves by ``2 / (k - 1) (z - x)``, and the slopes of fresh gradients along that way sum up to the fall of
-    the loss, unless gradients were clipped. Noise in the losses limits the gap.
+    the loss, unless gradients were clipped. If losses scatter more than their mean moves, most of what seems to be won
+    is noise, which limits the gap unless fresh gradients confirm the progress.
 
     ``apart`` is ``<g, z - y>``, ``square`` is ``<g, g / D>``. Return the numbers with this batch, and the gap.
     """
@@ -234,9 +237,11 @@ def measure_gap(
     is_measured = steepest > 0.0
     scale = ops.where(is_measured, steepest, 1.0) / ops.where(is_measured, ops.maximum(reach, steepest), 1.0)
     jump = clipped - old.last
-    rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0 * jump, jump) - old.rise)
+    rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0, jump) - old.rise)
     usual = ops.where(old.usual > START, old.usual, START) * square
-    limit = _limit_by_noise(ops, usual, k, ops.maximum(fall, lost), rise)
+    is_noisy = (rise > 0.0) & (slide <= CONFIRMED * steepest)
+    clear = ops.maximum(fall, lost) / ops.where(is_noisy, CLEAR * rise, 1.0)
+    limit = ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
     gap = ops.minimum((WON * won + lost) * scale, limit) + FADE**k * START * square
     return replace(
         old,
@@ -254,17 +259,6 @@ def measure_gap(
         gaps=ops.where(is_first, gap, old.gaps + gap),
         squares=ops.where(is_first, square, old.squares + square),
     ), gap
-
-
-def _limit_by_noise(ops: Ops, usual: Number, k: Number, moved: Number, rise: Number) -> Number:
-    """Return the largest gap, given that of a usual step, for a running mean that has moved this far amid these rises.
-
-    If the losses of batches scatter more than their mean moves, most of what seems to be won is noise. Time averages
-    noise out, and a loss that only falls has none.
-    """
-    is_noisy = rise > 0.0
-    clear = moved / ops.where(is_noisy, CLEAR * rise, 1.0)
-    return ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
 
 
 def _falls(ops: Ops, fall: Number, move: Number, is_first: Number) -> Number:
