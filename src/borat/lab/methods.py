@@ -26,7 +26,8 @@ class Method:
     takes: tuple[str, ...] = ("weight_decay",)
     """Keys of a configuration that are passed as arguments; ``radius`` is passed as a ball named ``constraint``.
 
-    Setting a weight decay raises an error if the method has none. Without a radius, each step is followed by the ball.
+    Setting a weight decay raises an error if the method has none. If it takes no radius, the ball is enforced
+    after each step.
     """
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments."""
