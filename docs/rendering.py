@@ -22,7 +22,9 @@ def on_page_content(content: str, **_: Any) -> str:
 
 def _mathml(latex: str, display: str) -> str:
     latex = html.unescape(latex).replace(r"\arg\min", r"\operatorname*{argmin}")
-    return convert(re.sub(r"\\[bB]ig\b", "", latex), display=display)  # brackets grow by themselves
+    latex = re.sub(r"\\[bB]ig(?=[(\[]|\\\{)", r"\\left", latex)  # as high as their contents
+    latex = re.sub(r"\\[bB]ig(?=[)\]]|\\\})", r"\\right", latex)
+    return convert(latex, display=display)
 
 
 class SphinxRoles(griffe.Extension):

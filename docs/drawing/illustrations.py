@@ -136,13 +136,13 @@ def draw_gap() -> Figure:
     average = loss.cumsum(0) / k
     axes.plot(k, average, color=BLUE, lw=1.8, label="average of the losses so far")
     axes.plot(k, loss, color="black", lw=1.8, label="loss")
-    axes.axhline(floor, color=GREY, ls=(0, (1, 2)), lw=1.4, label="lowest loss $f_*$, unknown")
+    axes.axhline(floor, color=GREY, ls=(0, (1, 2)), lw=1.4, label=r"lowest loss $f^\star$, unknown")
     for at in (50, 150, 300):
         high, middle = average[at - 1].item(), loss[at - 1].item()
         for top, bottom, colour in ((high, middle, GREEN), (middle, floor, VERMILION)):
             axes.annotate("", (at, top), (at, bottom), arrowprops={"arrowstyle": "<->", "color": colour})
-    axes.text(156, (average[149] + loss[149]).item() / 2, "won: measured", color=GREEN, va="center", fontsize=9)
-    axes.text(156, (loss[149].item() + floor) / 2, "left to win: as much", color=VERMILION, va="center", fontsize=9)
+    axes.text(150, average[149].item() + 0.05, "progress so far, measured", color=GREEN, fontsize=9)
+    axes.text(156, (loss[149].item() + floor) / 2, "remaining gap, equal", color=VERMILION, va="center", fontsize=9)
     axes.set(xlabel="batch $k$", ylabel="loss", ylim=(0.9, 2.2), xlim=(0, 400))
     axes.legend(frameon=False, loc="upper right", fontsize=9)
     return figure

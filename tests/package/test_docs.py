@@ -82,6 +82,8 @@ def test_formulas_are_mathml(site):
     page = (site / "how-it-works" / "index.html").read_text(encoding="utf-8")
     assert page.count("<math") > 10
     assert "arithmatex" not in page
+    assert 'stretchy="true"' in page, "large brackets are as high as their contents"
+    assert "Big" not in page
     reference = (site / "reference" / "optimizer" / "index.html").read_text(encoding="utf-8")
     assert "<math" in reference
     for sphinx in (":math:", ":class:", ":meth:", ".. math"):

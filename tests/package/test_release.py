@@ -42,6 +42,34 @@ def test_the_version_is_written_once():
     assert project["tool"]["hatch"]["version"]["path"] == "src/borat/__init__.py"
 
 
+def test_the_readme_of_the_package_has_no_relative_links():
+    """Registries show it without the files of the repository. hatch-fancy-pypi-readme assembles it in the same way."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = "".join(map(fragment_text, hook["fragments"]))
+    for change in hook["substitutions"]:
+        assert re.search(change["pattern"], text), change
+        text = re.sub(change["pattern"], change["replacement"], text)
+    assert "FreeBORAT(model.parameters())" in text
+    assert "pip install borat " in text
+    assert "pip install 'borat[lab]'" in text
+    assert "](http" in text
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", text)
+    assert "-->" not in text
+
+
+def fragment_text(fragment: dict[str, str]) -> str:
+    """Return the text of a fragment; a marker that is missing from the README raises an error."""
+    if "text" in fragment:
+        return fragment["text"]
+    text = (ROOT / fragment["path"]).read_text(encoding="utf-8")
+    if "start-after" in fragment:
+        text = text[text.index(fragment["start-after"]) + len(fragment["start-after"]) :]
+    if "start-at" in fragment:
+        text = text[text.index(fragment["start-at"]) :]
+    return text[: text.index(fragment["end-before"])]
+
+
 def test_the_source_archive_names_files_that_exist():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     for name in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]:

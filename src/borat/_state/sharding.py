@@ -89,7 +89,7 @@ def _next_dimension(shard: Any) -> Any:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return the whole of ``x`` on every process."""
+    """Return ``x`` unsharded, on every process."""
     return x.full_tensor() if is_sharded(x) else x
 
 
