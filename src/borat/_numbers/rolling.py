@@ -29,7 +29,7 @@ CONFIRMED = 0.5
 CLIP = 10.0
 """Largest change of the loss, in mean absolute deviations, that counts in its means."""
 OUTLIER = 1000.0
-"""A batch whose ``<g, g / D>`` is so many times its mean so far is left out."""
+"""A batch is left out if its ``<g, g / D>`` exceeds this multiple of the mean so far."""
 
 
 class Rolling(NamedTuple):
@@ -218,7 +218,7 @@ def measure_gap(
     """
     k, is_first, is_second = old.batches + 1, old.batches == 0, old.batches == 1
     before = ops.where(is_first, 1.0, old.batches)
-    most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses tell nothing of the scale
+    most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses have no scale
     change = loss - old.mean
     change = ops.where(change > most, most, ops.where(change < -most, -most, change))
     lower = ops.where(is_first | (loss < old.mean), loss, old.mean)  # either of the first two may be an explosion
