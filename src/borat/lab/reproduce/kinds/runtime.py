@@ -97,7 +97,7 @@ class RuntimeStudy(Study):
         from borat.lab.timing.epochs import measure  # imports PyTorch, which reading a file does not need
 
         start = time.perf_counter()
-        times = measure(self.runtime, progress=means.get("progress"))
+        times = measure(self.runtime, means.get("progress"))
         return RuntimeResult(self, times, time.perf_counter() - start)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol
 
 HEARTBEAT = 0.5
@@ -35,17 +33,3 @@ class Engine(Protocol):
 
         A job whose process dies is started again. Closing the generator asks the running jobs to save and stop.
         """
-
-
-@contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """Set environment variables for a while."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
