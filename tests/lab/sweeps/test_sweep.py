@@ -30,10 +30,9 @@ from borat.lab.store.run import Run, find_runs
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.base import Ended
 from borat.lab.sweeps.engines.local import LocalEngine, usable_cores
-from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import combinations, expand
 from borat.lab.sweeps.jobs import Outcome, SweepProgress, TrainingJob, digest
-from borat.lab.sweeps.sweep import run_configs
+from borat.lab.sweeps.sweep import fingerprint, run_configs
 from borat.lab.training.train import train
 from processes import count_group, ended, start_borat, wait_until
 
@@ -400,7 +399,7 @@ def test_a_function_is_the_same_in_another_process(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     here = fingerprint(importlib.import_module("mine").f)
-    code = "import mine; from borat.lab.sweeps.fingerprint import fingerprint; print(fingerprint(mine.f))"
+    code = "import mine; from borat.lab.sweeps.sweep import fingerprint; print(fingerprint(mine.f))"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     there = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True

@@ -28,13 +28,10 @@ from borat.lab.strict import explain_flag
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk, an exceeded quota and a file that is too large."""
-
 UNLIMITED = 10_000
 """Width of a table in a file, in columns."""
-
 SILENT = os.environ.get("LOCAL_RANK", "0") != "0"
 """True in all processes of a training run but the first."""
-
 RUNS = Path("runs")
 Out = Annotated[Path, typer.Option(help="Folder of the runs; each has a subfolder, named after its configuration.")]
 DataDir = Annotated[
@@ -45,7 +42,6 @@ DataDir = Annotated[
 console = Console(quiet=SILENT)
 notes = Console(stderr=True, quiet=SILENT)
 """Console on stderr for warnings, log records and errors."""
-
 USAGE_ERROR: type[Exception] = typer.BadParameter.__base__  # type: ignore[assignment]
 """Base class of typer's errors about flags and arguments, which typer does not export."""
 

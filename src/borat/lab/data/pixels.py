@@ -16,7 +16,6 @@ from borat.lab.data.errors import DataError
 
 IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """PIL's errors for bytes that are not a complete image, or an image that is too large."""
-
 GREY = ("1", "L", "LA", "La")
 
 WHITE = 65535

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Record = tuple[str, RunConfig, Metrics]
 """The name of a run, its configuration and its measurements."""
-
 EXPERIMENT = "experiment.json"
 """The file of an :class:`Experiment`."""
 ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")

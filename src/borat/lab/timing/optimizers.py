@@ -37,10 +37,8 @@ BUNDLE_SIZES = (2, 3, 5, 10)
 DUAL_SIZES = (2, 3, 4, 5, 6, 8, 10, 16, 32)
 WARM_UP = 2
 """Rounds that are not measured."""
-
 GRADIENT_SETS = 3
 """Gradients that are taken in turn, so that bundles have more than one piece in their support."""
-
 PEERS = {
     "Schedule-Free AdamW": "schedulefree:AdamWScheduleFree",
     "Prodigy": "prodigyopt:Prodigy",

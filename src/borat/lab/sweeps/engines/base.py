@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol
 
 HEARTBEAT = 0.5
 """Longest time between two yields of an engine, in seconds."""
-
 GRACE = 30.0
 """Time in which a job that is asked to stop must save, in seconds."""
 
