@@ -263,7 +263,7 @@ def test_own_function(tmp_path, capfd, learn):
     seen: list[str] = []
     engine = LocalEngine(workers=1, retries=0)
     outcomes = sweep(learn, grid, folder=tmp_path, engine=engine, watch=lambda progress: seen.append(str(progress)))
-    assert [outcome.settings for outcome in outcomes] == grid
+    assert [outcome.arguments for outcome in outcomes] == grid
     statuses = [outcome.status for outcome in outcomes]
     assert statuses == ["finished", "failed", "failed", "failed", "finished", "finished"]
     assert seen[0] == "0 of 5 done, 0 failed, 0 running, 5 waiting"
@@ -278,7 +278,7 @@ def test_own_function(tmp_path, capfd, learn):
     assert capfd.readouterr().out == "", "the output of a run goes to its log"
     log = (tmp_path / "logs" / f"{unlucky.folder.name}.txt").read_text()
     assert log.startswith("a word from the function\nTraceback")
-    assert json.loads((good.folder / "settings.json").read_text()) == {"rate": 2}
+    assert json.loads((good.folder / "arguments.json").read_text()) == {"rate": 2}
     assert json.loads((good.folder / "result.json").read_text()) == {"loss": 0.5}
 
     outcomes = sweep(learn, grid[:2], folder=tmp_path, workers=1)
@@ -504,7 +504,7 @@ def test_progress_is_shown(uninterrupted, capsys):
     progress = SweepProgress(jobs)
     for point in progress.points:
         point.outcome, point.is_new = None, True
-    progress.points[3].outcome = Outcome(jobs[3].settings, jobs[3].folder, "failed", error="Traceback\nno memory\n")
+    progress.points[3].outcome = Outcome(jobs[3].arguments, jobs[3].folder, "failed", error="Traceback\nno memory\n")
     for point in progress.points[:2]:
         os.utime(lock_of(point.job.folder))
     assert str(progress) == "1 of 4 done, 1 failed, 2 running, 1 waiting"

@@ -53,10 +53,10 @@ def sweep(
     """Call your own training function at each point of a grid, in worker processes.
 
     Args:
-        train_fn: called with the settings as keywords; returns numbers by name, such as ``{"accuracy": 0.9}``. A
+        train_fn: called with keyword arguments; returns numbers by name, such as ``{"accuracy": 0.9}``. A
             parameter named ``folder`` receives a folder for checkpoints, the same one when the sweep is repeated.
-        grid: a list of values for each keyword, or a list of settings.
-        folder: where results are stored, each in a folder named after its settings and the function. A stored result
+        grid: a list of values for each keyword, or a list of mappings from keywords to values.
+        folder: where results are stored, each in a folder named after its arguments and the function. A stored result
             is not computed again, unless the function has changed, or a plain value or a function of the same module
             that it uses. Calls that failed are repeated.
         workers: number of processes; by default the number of cores.
@@ -96,14 +96,14 @@ def _run(jobs: Sequence[Job], engine: Engine, watch: Watch | None) -> list[Outco
     return [outcome for job in jobs if (outcome := outcomes[job.folder]) is not None]
 
 
-def _check_arguments(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise a ValueError for settings that the function does not take, before every run fails on them."""
-    if "folder" in settings:
-        raise ValueError(f"grid must not have the key 'folder', which the sweep sets, got {settings['folder']!r}")
+def _check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Raise a ValueError for arguments that the function does not take, before every run fails on them."""
+    if "folder" in arguments:
+        raise ValueError(f"grid must not have the key 'folder', which the sweep sets, got {arguments['folder']!r}")
     signature = inspect.signature(function)
     folder = {"folder": None} if "folder" in signature.parameters else {}
     try:
-        signature.bind(**settings, **folder)
+        signature.bind(**arguments, **folder)
     except TypeError as error:
         raise ValueError(f"grid does not fit the function, which takes {signature}: {error}") from None
 
