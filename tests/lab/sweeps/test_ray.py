@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from borat.lab import sweep
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
-from borat.lab.store.lock import lock_of
-from borat.lab.store.run import Run, find_runs
+from borat.lab.store.run import Run, find_runs, lock_of
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.ray import RayEngine
 from borat.lab.sweeps.sweep import run_configs

@@ -23,10 +23,9 @@ from typer.testing import CliRunner
 import borat
 from borat.lab import sweep
 from borat.lab.cli import app
-from borat.lab.cli.watch import watching
+from borat.lab.cli.common import watching
 from borat.lab.config import RunConfig
-from borat.lab.store.lock import InUseError, exclusive, lock_of
-from borat.lab.store.run import Run, find_runs
+from borat.lab.store.run import InUseError, Run, exclusive, find_runs, lock_of
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.base import Ended
 from borat.lab.sweeps.engines.local import LocalEngine, usable_cores
@@ -214,7 +213,7 @@ def test_results_that_are_written_elsewhere_are_missed(tmp_path):
 
 def test_folder_in_use(tmp_path, start, monkeypatch):
     """Another process holds the lock until it dies; the holder may take it again."""
-    code = "import sys, time; from pathlib import Path; from borat.lab.store.lock import exclusive\n"
+    code = "import sys, time; from pathlib import Path; from borat.lab.store.run import exclusive\n"
     code += "with exclusive(Path(sys.argv[1]), 0):\n print('held', flush=True)\n time.sleep(60)"
     folder = tmp_path / "run"
     other = start([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)

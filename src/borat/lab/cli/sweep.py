@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from borat.lab.cli import common
-from borat.lab.cli.common import app, console, echo
-from borat.lab.cli.watch import describe, describe_failures, value_text, varying, watching
+from borat.lab.cli.common import app, console, describe, describe_failures, echo, value_text, varying, watching
 from borat.lab.config import RunConfig, check_method
 from borat.lab.metrics import primary_result, with_unit
 from borat.lab.signals import interrupted_by_sigterm

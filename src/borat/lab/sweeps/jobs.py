@@ -21,8 +21,7 @@ from typing import Any, ClassVar
 from borat.lab.config import Execution, RunConfig
 from borat.lab.files import write_json
 from borat.lab.signals import Interrupted
-from borat.lab.store.lock import exclusive, lock_of
-from borat.lab.store.run import Run
+from borat.lab.store.run import Run, exclusive, lock_of
 
 PATIENCE = 60.0
 """Time to wait for a run's folder, in seconds: longer than the worker of another sweep takes to save and end."""

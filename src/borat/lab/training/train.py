@@ -28,8 +28,7 @@ from borat.lab.files import check_writable
 from borat.lab.methods import METHODS
 from borat.lab.metrics import goodness, primary_measure
 from borat.lab.signals import Interrupted, asking_to_stop
-from borat.lab.store.lock import exclusive
-from borat.lab.store.run import Metrics, Run
+from borat.lab.store.run import Metrics, Run, exclusive
 from borat.lab.tasks import find_task
 from borat.lab.training.checkpoint import State
 from borat.lab.training.model import check_last_batch, make_model_for, prepare, warn_of_few_batches
