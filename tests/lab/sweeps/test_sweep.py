@@ -25,7 +25,7 @@ from borat.lab import sweep
 from borat.lab.cli import app
 from borat.lab.cli.common import watching
 from borat.lab.config import RunConfig
-from borat.lab.store.run import InUseError, Run, exclusive, find_runs, lock_of
+from borat.lab.store.run import InUseError, Run, exclusive, lock_of
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.base import Ended
 from borat.lab.sweeps.engines.local import LocalEngine, usable_cores
@@ -33,6 +33,7 @@ from borat.lab.sweeps.grid import combinations, expand
 from borat.lab.sweeps.jobs import Outcome, SweepProgress, TrainingJob, digest
 from borat.lab.sweeps.sweep import fingerprint, run_configs
 from borat.lab.training.train import train
+from fabricate import find_runs
 from processes import count_group, ended, start_borat, wait_until
 
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
