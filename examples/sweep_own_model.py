@@ -31,4 +31,4 @@ def train(lr, bundle_size, epochs=3):
 
 if __name__ == "__main__":  # the worker processes import this file
     for outcome in sweep(train, {"bundle_size": [1, 3], "lr": [0.1, 1.0, 10.0]}, folder="sweep"):
-        print(outcome.status, outcome.settings, f"accuracy {outcome.result['accuracy']:.1%}")
+        print(outcome.status, outcome.arguments, f"accuracy {outcome.result['accuracy']:.1%}")

@@ -91,3 +91,8 @@ def write_grid(
         accuracy = 0.77 - 0.25 * excess - 0.01 * abs(i - 2) + 0.004 * seed - 0.03 * (lr < 0.05)
         diverged = strength == 0 and lr >= 10.0 and i >= len(radii) - 2
         write_run(folder, config, accuracy=accuracy, status="diverged" if diverged else "finished")
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """Return all runs below a folder, in the order of their names."""
+    return [Run(path.parent) for path in sorted(folder.rglob("config.json"))]

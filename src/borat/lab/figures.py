@@ -28,13 +28,11 @@ COLOURS = {
     "sky": ("#2b8cbe", "#7cc8f2"),
 }
 """Colours on a light page and on a dark one."""
-
 SCALE = {
     "light": ("#f0f5fb", "#c2d8ee", "#6aa8d8", "#2069ad", "#082c5e"),
     "dark": ("#e2ebf5", "#b3cce6", "#5f9dd3", "#1f66ae", "#0d3a78"),
 }
 """Colours of heatmaps from the worst to the best: blues of falling brightness, which need no colour vision."""
-
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "star", "hexagon")
 DASHES = ("solid", "dash", "dot", "dashdot")
 HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")

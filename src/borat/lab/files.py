@@ -22,7 +22,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None and error.filename is None:  # such as a full disk
+        if error.errno is not None and error.filename in (None, str(temporary)):  # such as a full disk
             error.filename = str(path)
         raise
     finally:

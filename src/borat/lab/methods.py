@@ -95,7 +95,6 @@ METHODS = {
 """Adam and its relatives have averages of their own and take no momentum. Weight decay is the coefficient of an L2 term
 in the loss, except for AdamW, NAdamW, Schedule-Free AdamW and Prodigy, where it is decoupled from the gradient, and for
 MoMo, where it is proximal."""
-
 FIRST_LABELS = {label: colour for method in METHODS.values() for label, colour in method.colours.items()}
 
 

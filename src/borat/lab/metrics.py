@@ -21,22 +21,22 @@ def lower_is_better(metric: str) -> bool:
     return metric.endswith(("loss", "perplexity"))
 
 
-def judge(metrics: Iterable[str]) -> str:
+def primary_measure(metrics: Iterable[str]) -> str:
     """Return the measure by which runs with these metrics are compared: the accuracy or, if there is none, the loss.
 
-    >>> judge(["test_loss", "test_accuracy"]), judge(["test_loss", "test_perplexity"])
+    >>> primary_measure(["test_loss", "test_accuracy"]), primary_measure(["test_loss", "test_perplexity"])
     ('accuracy', 'loss')
     """
     return "accuracy" if any(metric.endswith("accuracy") for metric in metrics) else "loss"
 
 
-def judged(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
+def primary_result(record: Mapping[str, Any], *splits: str) -> tuple[str, float] | None:
     """Return the metric by which a run is compared, of the first of these splits that has it, and its value.
 
-    >>> judged({"train_loss": 0.1, "test_loss": 1.5, "test_accuracy": 0.9}, "test", "validation")
+    >>> primary_result({"train_loss": 0.1, "test_loss": 1.5, "test_accuracy": 0.9}, "test", "validation")
     ('test_accuracy', 0.9)
     """
-    names = (f"{split}_{judge(record)}" for split in splits)
+    names = (f"{split}_{primary_measure(record)}" for split in splits)
     return next(((name, record[name]) for name in names if record.get(name) is not None), None)
 
 

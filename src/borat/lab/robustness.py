@@ -9,7 +9,6 @@ from itertools import groupby
 
 MARGIN = 0.02
 """Largest distance of a usable accuracy from the best of all methods, in absolute terms (2 points)."""
-
 LOSS_MARGIN = 0.05
 """Largest distance of a usable loss from the lowest of all methods, as a share of it."""
 

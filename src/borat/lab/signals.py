@@ -52,41 +52,28 @@ def ctrl_c_blocked() -> Iterator[None]:
         unblock_ctrl_c()
 
 
-@contextmanager
-def ctrl_c_ignored() -> Iterator[None]:
+def ctrl_c_ignored() -> AbstractContextManager[None]:
     """Let processes that are started here ignore Ctrl-C. A handler installed from C is left alone."""
     is_foreign = signal.getsignal(signal.SIGINT) is None
-    with _handling(signal.SIG_IGN, *(() if is_foreign else (signal.SIGINT,))):
-        yield
+    return handling(signal.SIG_IGN, *(() if is_foreign else (signal.SIGINT,)))
 
 
-@contextmanager
-def interrupted_by_sigterm() -> Iterator[None]:
+def interrupted_by_sigterm() -> AbstractContextManager[None]:
     """Raise KeyboardInterrupt on SIGTERM and on Ctrl-C."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    with _handling(interrupt, signal.SIGTERM, signal.SIGINT):
-        yield
+    return handling(signal.default_int_handler, signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def asking_to_stop() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns True once SIGTERM or SIGINT has arrived, to be called between batches."""
     asked: list[int] = []
-    with _handling(lambda number, frame: asked.append(number), signal.SIGTERM, signal.SIGINT):
+    with handling(lambda number, frame: asked.append(number), signal.SIGTERM, signal.SIGINT):
         yield lambda: bool(asked)
 
 
-def keeping(number: signal.Signals) -> AbstractContextManager[None]:
-    """Restore the handler of a signal afterwards, which a library may replace."""
-    return _handling(signal.getsignal(number), number)
-
-
 @contextmanager
-def _handling(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    """Install a handler temporarily; only the main thread can."""
+def handling(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """Install a handler temporarily, and restore the one before it; only the main thread can."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     previous = {number: signal.signal(number, handler) for number in numbers if in_main_thread}
     try:

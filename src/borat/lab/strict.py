@@ -14,7 +14,6 @@ from borat.lab.files import unknown
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Field(strict=False)]
 """A tuple, which is a list in a file."""
-
 EXPECTED = {"int": "of type int", "float": "of type float", "string": "of type str", "bool": "of type bool"}
 EXPECTED |= {"tuple": "a list", "list": "a list", "dict": "a table", "model": "a table"}
 """Expected types, by the first word of pydantic's error types."""

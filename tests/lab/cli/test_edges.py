@@ -58,6 +58,7 @@ def invoke(*arguments: str):
         (["report", "."], 2, "no runs in ."),
         (["report", "nowhere"], 2, "the folder nowhere does not exist"),
         (["bench", "WRN-4"], 2, "did you mean 'WRN-40-4'?"),
+        (["bench", "--output", "nowhere/bench.md"], 2, "the folder nowhere does not exist"),
         (["demo", "--epochs", "0"], 2, "--epochs"),
         (["reproduce", "--help"], 0, "--scale"),
         (["reproduce", "--list"], 0, "optimizers to time"),

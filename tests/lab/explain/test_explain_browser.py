@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from borat.lab.explain.frames import CALLS, EXAMPLES, FREE_CALLS, SIZES, free_trajectory, trajectory
-from borat.lab.explain.page import write_page
+from borat.lab.explain.page import render
 from browser import chromium as chromium
 
 SLIDERS = ("rate", "size", "start", "step")
@@ -19,7 +19,7 @@ RIGHT = "\ue014"
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("explain") / "explain.html"
-    write_page(path)
+    path.write_text(render(), encoding="utf-8")
     return path
 
 

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from borat.lab.config import RunConfig
-from borat.lab.metrics import judged
+from borat.lab.metrics import primary_result
 from borat.lab.report import write_report
 from borat.lab.report.page import make_data
 from borat.lab.report.static import draw_all
@@ -128,10 +128,10 @@ def test_in_a_browser(tmp_path, chromium):
     assert "lowest validation loss" in chromium.run("return document.getElementById('curves-remark').textContent")
 
 
-def test_what_a_run_is_judged_by():
-    assert judged({"test_loss": 2.0, "test_perplexity": 7.4}, "test", "validation") == ("test_loss", 2.0)
-    assert judged({"validation_loss": 2.0, "validation_accuracy": 0.5}, "test", "validation") == (
+def test_the_primary_result_of_a_run():
+    assert primary_result({"test_loss": 2.0, "test_perplexity": 7.4}, "test", "validation") == ("test_loss", 2.0)
+    assert primary_result({"validation_loss": 2.0, "validation_accuracy": 0.5}, "test", "validation") == (
         "validation_accuracy",
         0.5,
     )
-    assert judged({}, "test") is None
+    assert primary_result({}, "test") is None

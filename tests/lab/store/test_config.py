@@ -9,7 +9,8 @@ import torch
 
 from borat.lab.config import RunConfig
 from borat.lab.files import read_mapping, write_atomically
-from borat.lab.store.run import Metrics, Run, find_runs
+from borat.lab.store.run import Metrics, Run
+from fabricate import find_runs
 
 
 def test_round_trip_through_a_mapping():

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from borat.lab import sweep
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
-from borat.lab.store.lock import lock_of
-from borat.lab.store.run import Run, find_runs
+from borat.lab.store.run import Run, lock_of
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.ray import RayEngine
 from borat.lab.sweeps.sweep import run_configs
 from borat.lab.training.train import train
+from fabricate import find_runs
 from sockets import LOOPBACK, listening, needs_table
 
 ray = pytest.importorskip("ray", reason="needs the ray extra")

@@ -23,18 +23,17 @@ from typer.testing import CliRunner
 import borat
 from borat.lab import sweep
 from borat.lab.cli import app
-from borat.lab.cli.watch import watching
+from borat.lab.cli.common import watching
 from borat.lab.config import RunConfig
-from borat.lab.store.lock import InUseError, exclusive, lock_of
-from borat.lab.store.run import Run, find_runs
+from borat.lab.store.run import InUseError, Run, exclusive, lock_of
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.base import Ended
 from borat.lab.sweeps.engines.local import LocalEngine, usable_cores
-from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import combinations, expand
 from borat.lab.sweeps.jobs import Outcome, SweepProgress, TrainingJob, digest
-from borat.lab.sweeps.sweep import run_configs
+from borat.lab.sweeps.sweep import fingerprint, run_configs
 from borat.lab.training.train import train
+from fabricate import find_runs
 from processes import count_group, ended, start_borat, wait_until
 
 BASE = {"epochs": 5, "train_limit": 600, "batch_size": 8, "dropout": 0.2}
@@ -215,7 +214,7 @@ def test_results_that_are_written_elsewhere_are_missed(tmp_path):
 
 def test_folder_in_use(tmp_path, start, monkeypatch):
     """Another process holds the lock until it dies; the holder may take it again."""
-    code = "import sys, time; from pathlib import Path; from borat.lab.store.lock import exclusive\n"
+    code = "import sys, time; from pathlib import Path; from borat.lab.store.run import exclusive\n"
     code += "with exclusive(Path(sys.argv[1]), 0):\n print('held', flush=True)\n time.sleep(60)"
     folder = tmp_path / "run"
     other = start([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
@@ -264,7 +263,7 @@ def test_own_function(tmp_path, capfd, learn):
     seen: list[str] = []
     engine = LocalEngine(workers=1, retries=0)
     outcomes = sweep(learn, grid, folder=tmp_path, engine=engine, watch=lambda progress: seen.append(str(progress)))
-    assert [outcome.settings for outcome in outcomes] == grid
+    assert [outcome.arguments for outcome in outcomes] == grid
     statuses = [outcome.status for outcome in outcomes]
     assert statuses == ["finished", "failed", "failed", "failed", "finished", "finished"]
     assert seen[0] == "0 of 5 done, 0 failed, 0 running, 5 waiting"
@@ -279,7 +278,7 @@ def test_own_function(tmp_path, capfd, learn):
     assert capfd.readouterr().out == "", "the output of a run goes to its log"
     log = (tmp_path / "logs" / f"{unlucky.folder.name}.txt").read_text()
     assert log.startswith("a word from the function\nTraceback")
-    assert json.loads((good.folder / "settings.json").read_text()) == {"rate": 2}
+    assert json.loads((good.folder / "arguments.json").read_text()) == {"rate": 2}
     assert json.loads((good.folder / "result.json").read_text()) == {"loss": 0.5}
 
     outcomes = sweep(learn, grid[:2], folder=tmp_path, workers=1)
@@ -400,7 +399,7 @@ def test_a_function_is_the_same_in_another_process(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     here = fingerprint(importlib.import_module("mine").f)
-    code = "import mine; from borat.lab.sweeps.fingerprint import fingerprint; print(fingerprint(mine.f))"
+    code = "import mine; from borat.lab.sweeps.sweep import fingerprint; print(fingerprint(mine.f))"
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     there = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
@@ -505,7 +504,7 @@ def test_progress_is_shown(uninterrupted, capsys):
     progress = SweepProgress(jobs)
     for point in progress.points:
         point.outcome, point.is_new = None, True
-    progress.points[3].outcome = Outcome(jobs[3].settings, jobs[3].folder, "failed", error="Traceback\nno memory\n")
+    progress.points[3].outcome = Outcome(jobs[3].arguments, jobs[3].folder, "failed", error="Traceback\nno memory\n")
     for point in progress.points[:2]:
         os.utime(lock_of(point.job.folder))
     assert str(progress) == "1 of 4 done, 1 failed, 2 running, 1 waiting"

@@ -338,7 +338,7 @@ def test_file_and_flags(tmp_path):
     (tmp_path / "run.toml").write_text("epochs = 1\ntrain_limit = 200\nlr = 1.0\n")
     result = invoke(str(tmp_path / "run.toml"), "--bundle-size", "2", "--out", str(tmp_path / "runs"))
     assert result.exit_code == 0, result.output
-    assert "finished after 1 epochs" in result.output
+    assert "finished after 1 epoch:" in result.output
     config = RunConfig(epochs=1, train_limit=200, lr=1.0, bundle_size=2)
     assert Run(tmp_path / "runs" / config.digest).config == config
 

@@ -4,15 +4,5 @@ from borat.lab.baselines.optimizers import check_optimizer, make_loss, make_opti
 from borat.lab.baselines.schedules import make_schedule
 from borat.lab.baselines.stepping import drops_batches, evaluating, is_lost, last_step, step_size, take_step
 
-__all__ = [
-    "check_optimizer",
-    "drops_batches",
-    "evaluating",
-    "is_lost",
-    "last_step",
-    "make_loss",
-    "make_optimizer",
-    "make_schedule",
-    "step_size",
-    "take_step",
-]
+__all__ = ["check_optimizer", "drops_batches", "evaluating", "is_lost", "last_step"]
+__all__ += ["make_loss", "make_optimizer", "make_schedule", "step_size", "take_step"]

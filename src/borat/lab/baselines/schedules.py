@@ -31,7 +31,6 @@ from borat.lab.config import RunConfig
 
 COSINE_CYCLES = 1 + 2 + 4 + 8
 """Sum of the lengths of the cycles, in units of the first."""
-
 WARMUP = 0.05
 """Share of the budget in which the learning rate rises."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from borat.lab.cli.common import app, echo, progress_bar, show_table
-from borat.lab.files import pick
+from borat.lab.files import check_folder, pick
 from borat.lab.timing.shapes import MODELS
 
 
@@ -22,6 +22,8 @@ def bench(
 ) -> None:
     """Time the optimizers next to those of PyTorch and Optax, and the dual solver next to quadprog."""
     names = [pick("model", name, MODELS) for name in models or MODELS]
+    if output is not None:
+        check_folder(output.parent)
     from borat.lab.timing import optimizers, tables  # slow to import: after the arguments are checked
 
     shown = tables.measured_tables(names, rounds, progress_bar)

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from borat.lab.cli.common import app, echo, exit_with_failures, show_table
-from borat.lab.cli.watch import describe_failures, watching
+from borat.lab.cli.common import app, describe_failures, echo, exit_with_failures, show_table, watching
 from borat.lab.config import Execution, RunConfig
 from borat.lab.robustness import Trial, best_accuracy, is_usable, sentence, usable
 from borat.lab.signals import interrupted_by_sigterm

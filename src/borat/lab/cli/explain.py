@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from borat.lab.cli.common import app, console, echo
+from borat.lab.files import check_folder, write_text
 
 
 @app.command()
@@ -15,11 +16,12 @@ def explain(
     output: Annotated[Path, typer.Option(dir_okay=False, help="Page to write.")] = Path("explain.html"),
 ) -> None:
     """Write an interactive page that shows how the method works."""
-    import torch
+    check_folder(output.parent)
+    import torch  # slow to import: after the argument is checked
 
-    from borat.lab.explain.page import write_page
+    from borat.lab.explain.page import render
 
     torch.set_num_threads(1)  # faster for a few numbers at a time
     with console.status("computing the frames"):
-        write_page(output)
+        write_text(output, render())
     echo(f"written to {output}")

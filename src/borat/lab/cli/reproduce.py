@@ -13,8 +13,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from borat.lab.cli import common
-from borat.lab.cli.common import app, console, echo
-from borat.lab.cli.watch import watching
+from borat.lab.cli.common import app, console, echo, watching
 from borat.lab.config import RunConfig
 from borat.lab.files import pick, write_text
 from borat.lab.signals import interrupted_by_sigterm
@@ -22,8 +21,7 @@ from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.grid import parse_values
 
 if TYPE_CHECKING:
-    from borat.lab.reproduce.page import StudyResult
-    from borat.lab.reproduce.spec import Study
+    from borat.lab.reproduce.spec import Study, StudyResult
 
 
 @app.command()
@@ -133,7 +131,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _command(name: str, scale: str, changes: Mapping[str, Any], options: Mapping[str, str]) -> str:
     """Return the command line that reproduces this result."""
-    from borat.lab.reproduce.page import changes_text
+    from borat.lab.reproduce.spec import changes_text
 
     words = ["borat", "reproduce", Path(name).name, "--scale", scale]
     for key, value in changes_text(changes).items():

@@ -12,10 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from borat.lab.cli import common
-from borat.lab.cli.common import app, console, echo
-from borat.lab.cli.watch import describe, describe_failures, value_text, varying, watching
+from borat.lab.cli.common import app, console, describe, describe_failures, echo, value_text, varying, watching
 from borat.lab.config import RunConfig, check_method
-from borat.lab.metrics import judged, with_unit
+from borat.lab.metrics import primary_result, with_unit
 from borat.lab.signals import interrupted_by_sigterm
 from borat.lab.store.run import DONE, Run
 from borat.lab.sweeps.engines import make_engine
@@ -31,7 +30,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states, and exit.")] = False,
     **flags: Any,
 ) -> None:
-    """Train every combination of settings. The same command continues an interrupted sweep and skips finished runs.
+    """Train every combination of values. The same command continues an interrupted sweep and skips finished runs.
 
     Flags of the configuration take several values: --lr 0.01,0.1,1 --optimizer sgd,borat.
     """
@@ -130,7 +129,7 @@ def result_table(outcomes: Sequence[Outcome]) -> Table:
         column = f"{across} {value_text(getattr(config, across))}" if across else "result"
         row = describe(config, [key for key in keys if key != across])
         rows.setdefault(row, {})[column] = _cell(outcome)
-    metrics = [found[0] for outcome in outcomes if (found := judged(outcome.result, "test", "validation"))]
+    metrics = [found[0] for outcome in outcomes if (found := primary_result(outcome.result, "test", "validation"))]
     table = Table(title=metrics[0].replace("_", " ").capitalize() if metrics else "", title_justify="left")
     table.add_column("method")
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
@@ -142,5 +141,5 @@ def result_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _cell(outcome: Outcome) -> str:
-    found = judged(outcome.result, "test", "validation")
+    found = primary_result(outcome.result, "test", "validation")
     return with_unit(*found) if outcome.status == "finished" and found else f"[red]{outcome.status}[/]"

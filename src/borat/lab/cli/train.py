@@ -50,7 +50,8 @@ def train(
 
         metrics = run_training(run_config, folder, data_dir=data_dir, execution=execution, listener=show)
     shown = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in unseen(metrics.result).items())
-    echo(f"{metrics.status} after {len(metrics.epochs)} epochs: {shown}")
+    epochs = len(metrics.epochs)
+    echo(f"{metrics.status} after {epochs} epoch{'s' * (epochs != 1)}: {shown}")
     echo(f"stored in {folder}")
 
 

@@ -54,10 +54,8 @@ DATASETS: dict[str, Loader] = {
     "repeat_copy": Loader(load_repeat_copy, ("validation_size",), models=("dnc",)),
 }
 """The known data sets."""
-
 FROM_HUB = (*IMAGE_SETS, "imagenet", "snli")
 """Data sets that are loaded from the hub if no folder is given."""
-
 OWN = ("images", "csv", "text")
 """Data sets that a user provides."""
 

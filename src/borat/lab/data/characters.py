@@ -19,10 +19,8 @@ from borat.lab.data.task import Batch, Options, Plan, Task, make_task
 
 WINDOW = 64
 """Default number of characters in an example."""
-
 NO_LABEL = -100
 """Label that PyTorch's losses ignore."""
-
 TENTH = 10
 """A tenth of the text is for validation, another for the test."""
 

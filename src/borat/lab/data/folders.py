@@ -24,10 +24,8 @@ logger = logging.getLogger(__name__)
 
 PREFIXES = {"train": ("train",), "validation": ("valid", "val", "dev"), "test": ("test",)}
 """Prefixes of the folder or files of each split."""
-
 SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx")
 """Files that operating systems leave in folders, besides hidden ones."""
-
 WANTED = "a folder that holds a folder of images for each class, or parquet files"
 
 

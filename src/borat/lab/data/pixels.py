@@ -9,29 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from borat.lab.data.errors import DataError
 
 IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """PIL's errors for bytes that are not a complete image, or an image that is too large."""
-
 GREY = ("1", "L", "LA", "La")
 
 WHITE = 65535
 """White in 16-bit greyscale."""
-
-ORIENTATIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""Transpositions that undo the orientations of EXIF."""
 
 
 def decode_images(
@@ -84,12 +72,13 @@ def decode_image(content: bytes | None, place: str, mode: str | None = None) -> 
 
 
 def _transpose(picture: Image.Image) -> Image.Image:
-    """Undo the orientation. ``ImageOps.exif_transpose`` rewrites all of EXIF, and fails if a camera wrote it wrong."""
+    """Undo the orientation of EXIF."""
     try:
-        orientation = picture.getexif().get(ExifTags.Base.Orientation)
+        picture.getexif()  # keeps the result
     except (SyntaxError, struct.error):  # damaged EXIF, but the image may be intact
         return picture
-    return picture.transpose(ORIENTATIONS[orientation]) if orientation in ORIENTATIONS else picture
+    picture.info.pop("exif", None)  # PIL would rewrite it, and fail if a camera wrote it wrong
+    return ImageOps.exif_transpose(picture)
 
 
 def _reduce_to_8_bits(picture: Image.Image) -> Image.Image:

@@ -18,10 +18,8 @@ logger = logging.getLogger(__name__)
 
 ROWS = 1000
 """Rows read at once."""
-
 PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})")
 """Numbers of the parts of a split in the hub's file names."""
-
 TYPES: dict[str, type | tuple[type, ...]] = {
     "encoded images (bytes)": bytes,
     "integers": int,

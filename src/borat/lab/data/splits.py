@@ -16,10 +16,8 @@ from borat.lab.data.task import MemorySplit, Options
 
 SPLIT_SEED = 1234
 """Seed of all choices: runs with different seeds share one validation set."""
-
 SHOWN = 10
 """Number of classes, folders or files that a message lists."""
-
 SHARES = {"test": 1 / 5, "validation": 1 / 10}
 """Shares of the remaining training examples for splits without files, in this order."""
 

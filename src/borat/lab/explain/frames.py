@@ -20,7 +20,6 @@ CALLS = 8
 """Number of batches shown for BORAT."""
 FREE_CALLS = 48
 """Number of batches shown for FreeBORAT, whose first steps are short."""
-
 RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 
 

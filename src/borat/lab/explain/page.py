@@ -10,23 +10,15 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from borat.lab.explain import frames
 from borat.lab.explain.frames import SIZES, Example, Frame, FreeFrame
-from borat.lab.files import check_folder, write_text
-
-
-def write_page(path: Path) -> None:
-    """Compute all frames and write the page."""
-    check_folder(path.parent)
-    write_text(path, render())
 
 
 @cache
 def render() -> str:
-    """Return the page as HTML."""
+    """Compute all frames and return the page as HTML."""
     data = {
         "sizes": SIZES,
         "calls": {"borat": frames.CALLS, "free": frames.FREE_CALLS},

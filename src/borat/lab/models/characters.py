@@ -10,10 +10,8 @@ from torch.nn import functional
 
 HEAD = 32
 """Channels of an attention head if the width is a multiple of it; otherwise there is one head."""
-
 INITIAL_STD = 0.02
 """Standard deviation of embeddings and weights, as in GPT-2."""
-
 EMBEDDING = 16
 """Channels of a character in an n-gram."""
 

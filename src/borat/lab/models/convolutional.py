@@ -10,10 +10,8 @@ from torch.nn import functional
 
 HIDDEN = 128
 """Width of the hidden layer of a CNN."""
-
 BOTTLENECK = 4
 """Channels of a dense layer's 1x1 convolution, in units of the growth rate."""
-
 COMPRESSION = 0.5
 """Share of the channels that a transition keeps."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
 from string import Template
 from typing import Any
+
+from pydantic_core import to_json
 
 from borat.lab.figures import DASHES, PALETTE, SCALE, kind_styles, method_styles
 from borat.lab.methods import sort_labels
@@ -39,20 +40,12 @@ def _asset(name: str) -> str:
 
 
 def embed(data: Any) -> str:
-    """Return JSON for a script element: no text in it can end the element or start a comment."""
-    text = json.dumps(_plain(data), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    """Return JSON for a script element: no text in it can end the element or start a comment.
+
+    Numbers that are not finite become null.
+    """
+    text = to_json(data, inf_nan_mode="null").decode()
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _plain(value: Any) -> Any:
-    """Round numbers to six digits, and replace those that are not finite by None."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value
 
 
 def make_data(title: str, summary: str, found: Collection, tasks: Sequence[TaskGroup]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from borat.lab.config import CHOICES, SHARED_KEYS, TASK_KEYS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
-from borat.lab.metrics import METRICS, best, judge
+from borat.lab.metrics import METRICS, best, primary_measure
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
 from borat.lab.store.records import RESULTS, Collection, best_setting, by_setting, number
 from borat.lab.store.run import LOST, STATUSES
@@ -204,7 +204,7 @@ def group(found: Collection) -> list[TaskGroup]:
     groups = []
     for settings in tasks.values():
         measured = [x for x in METRICS if any(x in runs and runs[x].notna().any() for runs in settings.values())]
-        measure = judge(measured) if measured else "accuracy"
+        measure = primary_measure(measured) if measured else "accuracy"
         ordered = [Setting(config, settings[config], measure) for config in sorted(settings, key=_place_in_table)]
         run = next(iter(settings.values())).index[0]
         around = [e for e in found.experiments if not e.folder or run.startswith(f"{e.folder}/")]
@@ -240,13 +240,10 @@ def describe(config: RunConfig) -> tuple[str, ...]:
         options = {key: getattr(config, key) for key in TASK_KEYS[1:]}
         return (config.task, *(f"{key} {value:g}" for key, value in options.items() if value is not None))
     parts = [config.data, config.model, LOSS_NAMES.get(config.loss, config.loss)]
-    parts += [f"label noise {config.label_noise:g}"] if config.label_noise else []
-    parts += [f"{config.train_limit} examples"] if config.train_limit is not None else []
-    parts += [f"{config.epochs} epoch{'s' * (config.epochs != 1)}", f"batches of {config.batch_size}"]
-    named = {"data", "model", "loss", "label_noise", "train_limit", "epochs", "batch_size", *SHARED_KEYS}
     defaults = RunConfig()
     for key, value in config.identity.items():
-        if key not in named and value != getattr(defaults, key):
+        is_shown = key in ("epochs", "batch_size") or value != getattr(defaults, key)
+        if is_shown and key not in ("data", "model", "loss", *SHARED_KEYS):
             parts.append(f"{key.replace('_', ' ')} {value}")
     return tuple(parts)
 

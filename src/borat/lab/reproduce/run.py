@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS, lower_is_better
-from borat.lab.reproduce.page import StudyResult, duration
-from borat.lab.reproduce.spec import Means, Study
+from borat.lab.reproduce.spec import Means, Study, StudyResult, duration
 from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
 from borat.lab.store.records import as_table, best_setting, by_setting, read_runs
 from borat.lab.store.run import Metrics, Run

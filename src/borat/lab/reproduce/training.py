@@ -12,7 +12,7 @@ from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS
 from borat.lab.reproduce.run import Cell, TrainingStudy
-from borat.lab.reproduce.spec import Mini, Names, Spec
+from borat.lab.reproduce.spec import Changes, Mini, Names, Spec
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.sweeps.grid import expand
 
@@ -144,7 +144,8 @@ class TrainingSpec(WithBase, Spec):
 
     # From the file to a study
 
-    def study(self, scale: str, methods: Names, columns: Names, changes: dict[str, Any]) -> TrainingStudy:
+    def at(self, scale: str, methods: Names = (), columns: Names = (), changes: Changes = None) -> TrainingStudy:
+        changes = dict(changes or {})
         mini = self.mini if scale == "mini" else MiniTraining()
         rows = _some("method", methods, mini.methods or self.method_names)
         places = _some("column", columns, mini.columns or self.column_names)

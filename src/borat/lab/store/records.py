@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from borat.lab.config import RunConfig
 from borat.lab.files import check_folder, read_mapping, write_json
 from borat.lab.metrics import METRICS, best
-from borat.lab.store.run import Metrics, Run, find_runs
+from borat.lab.store.run import Metrics, Run
 from borat.lab.strict import Listed, StrictModel
 from borat.lab.tables import Table
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Record = tuple[str, RunConfig, Metrics]
 """The name of a run, its configuration and its measurements."""
-
 EXPERIMENT = "experiment.json"
 """The file of an :class:`Experiment`."""
 ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
@@ -174,7 +173,7 @@ def collect(folder: Path) -> Collection:
     records: list[Record] = []
     problems: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     """Folders with a problem, by the problem and its reason."""
-    for run in find_runs(folder):
+    for run in (Run(path.parent) for path in sorted(folder.rglob("config.json"))):
         name, problem = _relative(run.path, folder), "holds no run of borat, skipped"
         try:
             config = run.config

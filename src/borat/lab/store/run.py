@@ -1,4 +1,4 @@
-"""One directory for each run; files are written atomically, so that a killed process leaves none damaged.
+"""One directory for each run, with a lock; files are written atomically, so that a killed process damages none.
 
     config.json       the resolved configuration
     environment.json  versions, machine, seed, data files
@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
+import socket
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from filelock import FileLock, Timeout
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
@@ -34,6 +37,8 @@ DONE = ("finished", "diverged")
 """Statuses of runs that are not trained again. A failed run is, from its last checkpoint."""
 LOST = ("diverged", "failed")
 """Statuses of runs that ended without a result."""
+RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
+"""Environment variables for the rank of a process; the first process has none, or 0."""
 REMEDIES = {
     "config.json": "move its folder away to start the run anew",
     "environment.json": "delete it to have it written again",
@@ -183,12 +188,6 @@ def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
     return {key: math.nan if value is None and key.endswith(measured) else value for key, value in record.items()}
 
 
-def find_runs(folder: Path) -> Iterator[Run]:
-    """Yield all runs below a folder, in the order of their names."""
-    for path in sorted(folder.rglob("config.json")):
-        yield Run(path.parent)
-
-
 def describe_environment() -> dict[str, Any]:
     """Return the versions and the machine that a run uses."""
     import torch
@@ -203,3 +202,42 @@ def describe_environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": versions,
     }
+
+
+# Locks
+
+
+class InUseError(OSError):
+    """Another process is writing to the folder."""
+
+
+@contextmanager
+def exclusive(folder: Path, patience: float) -> Iterator[None]:
+    """Lock a folder for this process, which may lock it repeatedly; the system releases it when the process dies.
+
+    If another process holds the lock, wait for at most ``patience`` seconds. Of the processes that train one model
+    together, the first holds it for all. The lock file is beside the folder, which may not exist yet, and names its
+    holder.
+    """
+    if any(os.environ.get(rank, "0") != "0" for rank in RANKS):
+        yield
+        return
+    path = lock_of(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, is_singleton=True)
+    try:
+        lock.acquire(timeout=patience)
+    except Timeout:
+        raise InUseError(f"{folder} is in use by {path.read_text(encoding='utf-8')}: wait for it or stop it") from None
+    try:
+        # written in place: renaming would replace the locked file
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        lock.release()
+
+
+def lock_of(folder: Path) -> Path:
+    """Return the lock file, which is written whenever the folder is locked."""
+    folder = folder.absolute()
+    return folder.parent / ".locks" / folder.name

@@ -1,1 +1,1 @@
-"""Sweeps: grids of settings, the jobs that they make, and the engines that run these."""
+"""Sweeps: grids of values, the jobs that they make, and the engines that run these."""

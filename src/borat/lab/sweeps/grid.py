@@ -1,4 +1,4 @@
-"""Grids of settings: every combination becomes a configuration, each once."""
+"""Grids of values: every combination becomes a configuration, each once."""
 
 from __future__ import annotations
 

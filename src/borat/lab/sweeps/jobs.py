@@ -21,8 +21,7 @@ from typing import Any, ClassVar
 from borat.lab.config import Execution, RunConfig
 from borat.lab.files import write_json
 from borat.lab.signals import Interrupted
-from borat.lab.store.lock import exclusive, lock_of
-from borat.lab.store.run import Run
+from borat.lab.store.run import Run, exclusive, lock_of
 
 PATIENCE = 60.0
 """Time to wait for a run's folder, in seconds: longer than the worker of another sweep takes to save and end."""
@@ -32,13 +31,13 @@ PATIENCE = 60.0
 class Point:
     """A point of the grid."""
 
-    settings: dict[str, Any]
+    arguments: dict[str, Any]
     folder: Path
 
     @cached_property
     def config(self) -> RunConfig:
-        """Settings of a training run."""
-        return RunConfig(**self.settings)
+        """Configuration of a training run."""
+        return RunConfig(**self.arguments)
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class TrainingJob(Job):
         metrics = Run(self.folder).metrics
         if not metrics.is_done:
             return None
-        return Outcome(self.settings, self.folder, metrics.status, metrics.result)
+        return Outcome(self.arguments, self.folder, metrics.status, metrics.result)
 
     def progress(self) -> int:
         return len(Run(self.folder).metrics.epochs)
@@ -131,9 +130,9 @@ class FunctionJob(Job):
     def work(self) -> None:
         function = pickle.loads(self.function)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / "settings.json", self.settings)
+        write_json(self.folder / "arguments.json", self.arguments)
         folder = {"folder": self.folder} if "folder" in inspect.signature(function).parameters else {}
-        write_json(self.folder / "result.json", _numbers(function(**self.settings, **folder)))
+        write_json(self.folder / "result.json", _numbers(function(**self.arguments, **folder)))
 
     def outcome(self) -> Outcome | None:
         path = self.folder / "result.json"
@@ -143,7 +142,7 @@ class FunctionJob(Job):
             result = _numbers(json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(f"{path} cannot be read: delete it to compute it again ({error})") from error
-        return Outcome(self.settings, self.folder, "finished", result)
+        return Outcome(self.arguments, self.folder, "finished", result)
 
 
 class JobProgress:
@@ -177,7 +176,7 @@ class JobProgress:
         self.outcome = self._stored()
         if self.outcome is None:
             error = error or f"no result in {self.job.folder}: the folder must be on storage that all machines share"
-            self.outcome = Outcome(self.job.settings, self.job.folder, "failed", error=error)
+            self.outcome = Outcome(self.job.arguments, self.job.folder, "failed", error=error)
 
     def _stored(self) -> Outcome | None:
         """Return the stored result; None for a damaged one, which the next attempt reports."""
@@ -244,14 +243,14 @@ def _output_to(log: Path) -> Iterator[None]:
         log.unlink()
 
 
-def digest(settings: Mapping[str, Any], version: str = "") -> str:
-    """Return a short name for settings and a version of a function, the same on every machine."""
-    for key, value in settings.items():
+def digest(arguments: Mapping[str, Any], version: str = "") -> str:
+    """Return a short name for arguments and a version of a function, the same on every machine."""
+    for key, value in arguments.items():
         try:
             json.dumps(value)
         except TypeError as error:
             raise ValueError(f"{key} must be a number, a string or a list of them, got {value!r}") from error
-    text = json.dumps(settings, sort_keys=True) + version
+    text = json.dumps(arguments, sort_keys=True) + version
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

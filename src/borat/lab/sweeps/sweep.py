@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from borat.lab.config import Execution, RunConfig
 from borat.lab.files import check_writable
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.engines.base import Engine
-from borat.lab.sweeps.fingerprint import fingerprint
 from borat.lab.sweeps.grid import Grid, combinations
 from borat.lab.sweeps.jobs import FunctionJob, Job, Outcome, SweepProgress, TrainingJob, Watch, digest
 from borat.lab.training.model import check_names
@@ -52,10 +53,10 @@ def sweep(
     """Call your own training function at each point of a grid, in worker processes.
 
     Args:
-        train_fn: called with the settings as keywords; returns numbers by name, such as ``{"accuracy": 0.9}``. A
+        train_fn: called with keyword arguments; returns numbers by name, such as ``{"accuracy": 0.9}``. A
             parameter named ``folder`` receives a folder for checkpoints, the same one when the sweep is repeated.
-        grid: a list of values for each keyword, or a list of settings.
-        folder: where results are stored, each in a folder named after its settings and the function. A stored result
+        grid: a list of values for each keyword, or a list of mappings from keywords to values.
+        folder: where results are stored, each in a folder named after its arguments and the function. A stored result
             is not computed again, unless the function has changed, or a plain value or a function of the same module
             that it uses. Calls that failed are repeated.
         workers: number of processes; by default the number of cores.
@@ -95,13 +96,68 @@ def _run(jobs: Sequence[Job], engine: Engine, watch: Watch | None) -> list[Outco
     return [outcome for job in jobs if (outcome := outcomes[job.folder]) is not None]
 
 
-def _check_arguments(function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise a ValueError for settings that the function does not take, before every run fails on them."""
-    if "folder" in settings:
-        raise ValueError(f"grid must not have the key 'folder', which the sweep sets, got {settings['folder']!r}")
+def _check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Raise a ValueError for arguments that the function does not take, before every run fails on them."""
+    if "folder" in arguments:
+        raise ValueError(f"grid must not have the key 'folder', which the sweep sets, got {arguments['folder']!r}")
     signature = inspect.signature(function)
     folder = {"folder": None} if "folder" in signature.parameters else {}
     try:
-        signature.bind(**settings, **folder)
+        signature.bind(**arguments, **folder)
     except TypeError as error:
         raise ValueError(f"grid does not fit the function, which takes {signature}: {error}") from None
+
+
+# Versions of functions
+
+
+def fingerprint(function: Callable[..., Any]) -> str:
+    """Return a string that identifies a function in its current version.
+
+    It covers the name, the code, the defaults, and the values that the function uses from around it, including
+    functions of the same module. It ignores the code of libraries, and the contents of their objects. A pickle would
+    refer to a function of a module by its name alone, and differ between processes if the code contains a set.
+    """
+    inner = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    return _describe(function, getattr(inner, "__module__", None), {})
+
+
+def _describe(value: Any, module: str | None, seen: dict[int, Any]) -> str:
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if not isinstance(value, tuple | frozenset | CodeType):  # which cannot contain themselves
+        if id(value) in seen:
+            return "again"
+        seen[id(value)] = value  # kept alive, so that its id is not reused
+    thing = value if hasattr(value, "__qualname__") else type(value)
+    parts = ", ".join(_describe(part, module, seen) for part in _parts(value, module))
+    return f"{thing.__module__}.{thing.__qualname__}({parts})"
+
+
+def _parts(value: Any, module: str | None) -> list[Any]:
+    """Return the parts of a value."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)  # its order differs between processes
+    if isinstance(value, Mapping):
+        return [part for item in value.items() for part in item]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, CodeType):
+        return [value.co_code, value.co_names, value.co_consts]
+    if isinstance(value, FunctionType) and value.__module__ == module:
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        around = [value.__globals__.get(name) for name in sorted(_names(value.__code__))]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, cells, around]
+    if type(value).__module__ == module:  # an object of the user's, which may be the function
+        return [type(value).__dict__.get("__call__"), getattr(value, "__dict__", {})]
+    return []
+
+
+def _names(code: CodeType) -> set[str]:
+    return set(code.co_names).union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))

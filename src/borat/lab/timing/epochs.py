@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from borat.lab.baselines import make_loss, make_optimizer
 from borat.lab.config import RunConfig
 from borat.lab.models import make_model
-from borat.lab.timing.optimizers import WARM_UP, Progress, ignore, now, time_step
+from borat.lab.timing.optimizers import WARM_UP, Progress, ignore, now, take_turns, time_step
 from borat.lab.timing.shapes import Runtime
 
 TimedBatch = tuple[Tensor, list[Tensor]]
@@ -48,24 +49,21 @@ def measure(runtime: Runtime, progress: Progress | None = None) -> list[EpochTim
     if len(runtime.input_shape) == 3:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # as in training
     first = WARM_UP + max(*runtime.bundle_sizes, 2) - 1
-    notify = progress or ignore
+    total, notify = first + runtime.rounds + WARM_UP, progress or ignore
     seconds, batches = [], []
     for done in range(first):
         elapsed, batch = _time_passes(model, runtime, device)
         seconds.append(elapsed)
         batches.append(batch)
-        notify(done + 1, first + runtime.rounds)
-    steps: dict[int, list[float]] = {size: [] for size in runtime.bundle_sizes}
-    for done in range(runtime.rounds):
-        for size, times in steps.items():
-            times.append(_time_bundle(model, size, batches[WARM_UP:]))
-        notify(first + done + 1, first + runtime.rounds)
+        notify(done + 1, total)
+    measures = {
+        "SGD" if size == 1 else f"BORAT N={size}": partial(_time_bundle, model, size, batches[WARM_UP:])
+        for size in runtime.bundle_sizes
+    }
+    steps = take_turns(measures, runtime.rounds, lambda done, _: notify(first + done, total))
     count = -(-runtime.examples // runtime.batch_size)
     passes = count * statistics.median(seconds[WARM_UP:])
-    return [
-        EpochTime("SGD" if size == 1 else f"BORAT N={size}", passes, count * statistics.median(times))
-        for size, times in steps.items()
-    ]
+    return [EpochTime(name, passes, count * statistics.median(times)) for name, times in steps.items()]
 
 
 def _time_passes(model: nn.Module, runtime: Runtime, device: torch.device) -> tuple[float, TimedBatch]:
@@ -82,7 +80,7 @@ def _time_passes(model: nn.Module, runtime: Runtime, device: torch.device) -> tu
     return elapsed, (loss.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None])
 
 
-def _time_bundle(model: nn.Module, size: int, batches: Sequence[TimedBatch]) -> float:
+def _time_bundle(model: nn.Module, size: int, batches: Sequence[TimedBatch], turn: int) -> float:
     """Return the mean seconds of a call over a bundle, after a first bundle that allocates the state.
 
     A tiny learning rate keeps the weights where the gradients were measured.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from timeit import timeit
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -36,10 +37,8 @@ BUNDLE_SIZES = (2, 3, 5, 10)
 DUAL_SIZES = (2, 3, 4, 5, 6, 8, 10, 16, 32)
 WARM_UP = 2
 """Rounds that are not measured."""
-
 GRADIENT_SETS = 3
 """Gradients that are taken in turn, so that bundles have more than one piece in their support."""
-
 PEERS = {
     "Schedule-Free AdamW": "schedulefree:AdamWScheduleFree",
     "Prodigy": "prodigyopt:Prodigy",
@@ -187,17 +186,9 @@ def measure_dual() -> Table:
             gradients = rng.standard_normal((n, 64)) / 8
             gradients[0] = 0.0
             problems.append((gradients @ gradients.T, np.concatenate(([0.0], rng.uniform(0.2, 0.6, n - 1)))))
-        rows.append((str(n), *(f"{_microseconds(solve, problems):.0f}" for solve in solvers)))
+        times = [[timeit(partial(solve, *problem), number=1) for problem in problems] for solve in solvers]
+        rows.append((str(n), *(f"{1e6 * statistics.median(seconds):.0f}" for seconds in times)))
     return Table("The dual", ("pieces", "solve_dual, µs", "quadprog, µs")[: 1 + len(solvers)], rows)
-
-
-def _microseconds(solve: Callable[..., Any], problems: list[tuple[np.ndarray, np.ndarray]]) -> float:
-    times = []
-    for Q, b in problems:
-        start = time.perf_counter()
-        solve(Q, b)
-        times.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(times)
 
 
 def _solve_by_quadprog(Q: np.ndarray, b: np.ndarray) -> None:

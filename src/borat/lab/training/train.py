@@ -26,10 +26,9 @@ from borat.lab import baselines, data
 from borat.lab.config import Execution, RunConfig
 from borat.lab.files import check_writable
 from borat.lab.methods import METHODS
-from borat.lab.metrics import goodness, judge
+from borat.lab.metrics import goodness, primary_measure
 from borat.lab.signals import Interrupted, asking_to_stop
-from borat.lab.store.lock import exclusive
-from borat.lab.store.run import Metrics, Run
+from borat.lab.store.run import Metrics, Run, exclusive
 from borat.lab.tasks import find_task
 from borat.lab.training.checkpoint import State
 from borat.lab.training.model import check_last_batch, make_model_for, prepare, warn_of_few_batches
@@ -184,7 +183,7 @@ class Training:
         if self.position.epoch + 1 == self.config.epochs:
             self._flush_only_bundle()
         record = self._record_epoch()
-        watched = f"validation_{judge(self.objective.measures)}"
+        watched = f"validation_{primary_measure(self.objective.measures)}"
         score = goodness(watched, record[watched])
         is_best = score >= max((goodness(watched, epoch[watched]) for epoch in self.metrics.epochs), default=-math.inf)
         self.schedule.after_epoch(score)

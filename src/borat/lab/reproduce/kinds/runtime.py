@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 from pydantic import Field, model_validator
 
 from borat.lab.files import pick
-from borat.lab.reproduce.page import StudyResult, duration
-from borat.lab.reproduce.spec import Means, Mini, Names, PaperTable, Spec, Study
+from borat.lab.reproduce.spec import Changes, Means, Mini, Names, PaperTable, Spec, Study, StudyResult, duration
 from borat.lab.tables import DASH, Table
 from borat.lab.timing.shapes import Runtime
 
@@ -44,11 +43,11 @@ class RuntimeSpec(Spec):
             pick("column of the paper", column, [SECONDS])
         return self
 
-    def study(self, scale: str, methods: Names, columns: Names, changes: dict[str, Any]) -> RuntimeStudy:
+    def at(self, scale: str, methods: Names = (), columns: Names = (), changes: Changes = None) -> RuntimeStudy:
         if methods or columns or changes:
             raise ValueError(f"{self.name} measures run time: methods, columns and changes do not apply to it")
         smaller = self.mini.runtime if scale == "mini" else {}
-        return RuntimeStudy(self, scale, changes, Runtime(**{**self.runtime.model_dump(), **smaller}))
+        return RuntimeStudy(self, scale, {}, Runtime(**{**self.runtime.model_dump(), **smaller}))
 
     def remarks(self, result: RuntimeResult) -> list[str]:
         from borat.lab.timing.optimizers import machine
@@ -97,7 +96,7 @@ class RuntimeStudy(Study):
         from borat.lab.timing.epochs import measure  # imports PyTorch, which reading a file does not need
 
         start = time.perf_counter()
-        times = measure(self.runtime, progress=means.get("progress"))
+        times = measure(self.runtime, means.get("progress"))
         return RuntimeResult(self, times, time.perf_counter() - start)
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol
 
 HEARTBEAT = 0.5
 """Longest time between two yields of an engine, in seconds."""
-
 GRACE = 30.0
 """Time in which a job that is asked to stop must save, in seconds."""
 
@@ -35,17 +32,3 @@ class Engine(Protocol):
 
         A job whose process dies is started again. Closing the generator asks the running jobs to save and stop.
         """
-
-
-@contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    """Set environment variables for a while."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value

@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
+from unittest import mock
 
 import numpy as np
 import torch
 
 from borat.lab.signals import Interrupted, ctrl_c_ignored
-from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, environment
+from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,10 @@ def _process_context(modules: Iterable[str]) -> BaseContext:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, *modules])
+    # import modules from where this process does, and none from the working directory
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     try:
-        # import modules from where this process does, and none from the working directory
-        with ctrl_c_ignored(), environment(PYTHONPATH=os.pathsep.join(sys.path), PYTHONSAFEPATH="1"):
+        with ctrl_c_ignored(), mock.patch.dict(os.environ, paths):
             forkserver.ensure_running()
     except ChildProcessError:  # this process was forked from one whose server it cannot reach
         return multiprocessing.get_context("spawn")

@@ -11,12 +11,13 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit
 
 import torch
 
-from borat.lab.signals import Interrupted, keeping
-from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended, environment
+from borat.lab.signals import Interrupted, handling
+from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended
 
 CONNECT_SECONDS = 5.0
 CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -82,8 +83,9 @@ class RayEngine:
         if self.address is not None:
             _check_address(self.address)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        sigterm = handling(signal.getsignal(signal.SIGTERM), signal.SIGTERM)  # Ray replaces the handler
         try:
-            with keeping(signal.SIGTERM), nullcontext() if self.address else _on_loopback(ray):
+            with sigterm, nullcontext() if self.address or CLUSTER in os.environ else _on_loopback(ray):
                 options = {} if self.address else {"include_dashboard": False}
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR, **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -129,14 +131,7 @@ def _check_address(address: str) -> None:
 
 @contextmanager
 def _on_loopback(ray: Any) -> Iterator[None]:
-    """Start Ray for this machine alone, unless the environment asks for more."""
-    if CLUSTER in os.environ:
-        yield
-        return
+    """Start Ray for this machine alone."""
     constants = ray._private.ray_constants  # read from the environment when Ray was imported
-    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
-    try:
-        with environment(**{CLUSTER: "0"}):
-            yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
+    with mock.patch.object(constants, "ENABLE_RAY_CLUSTER", False), mock.patch.dict(os.environ, {CLUSTER: "0"}):
+        yield
