@@ -75,13 +75,11 @@ def value_text(metric: str, value: float, *, spread: bool = False) -> str:
 
     >>> value_text("test_accuracy", 0.7654), value_text("test_accuracy", 0.0123, spread=True)
     ('76.5', '1.23')
-    >>> value_text("test_loss", 0.7654), value_text("test_loss", 87.0449)
-    ('0.765', '87.04')
+    >>> value_text("test_loss", 0.7654)
+    '0.765'
     """
     if unit(metric) == 100.0:
         return f"{100.0 * value:.2f}" if spread else f"{100.0 * value:.1f}"
-    if 1.0 <= abs(value) < 1000.0:  # losses of different methods may differ in the fourth digit only
-        return f"{value:.3f}" if abs(value) < 10.0 else f"{value:.2f}"
     return f"{value:.3g}"
 
 

@@ -6,8 +6,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from borat.lab.config import RunConfig
-from borat.lab.metrics import metric_text, value_text
-from borat.lab.reproduce.kinds.table import TableSpec
+from borat.lab.metrics import metric_text
+from borat.lab.reproduce.kinds.table import TableSpec, number_text
 from borat.lab.reproduce.page import duration
 from borat.lab.reproduce.run import Result
 from borat.lab.store.records import curve
@@ -84,7 +84,7 @@ def _losses(result: Result) -> Table:
             for part in PARTS.values():
                 place = max(round(part * run.epochs) - 1, 0)
                 known = place < len(losses)
-                texts.append(f"{value_text(metric, losses[place])} ({duration(times[place])})" if known else DASH)
+                texts.append(f"{number_text(metric, losses[place])} ({duration(times[place])})" if known else DASH)
             rows.append((_name(cell.cell.method, run, len(cell.runs)), *texts))
     head = ("run", *(f"after {part} of the characters" for part in PARTS))
     return Table(f"{metric_text(metric).capitalize()} (and time)", head, rows)

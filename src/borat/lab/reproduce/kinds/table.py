@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from borat.lab.config import RunConfig
-from borat.lab.metrics import metric_text, value_text
+from borat.lab.metrics import metric_text, unit, value_text
 from borat.lab.reproduce.claims import PaperSpec
 from borat.lab.reproduce.run import CellResult, Result
 from borat.lab.reproduce.spec import Published
@@ -66,7 +66,18 @@ def ours_text(metric: str, cell: CellResult | None) -> str:
         return cell.status
     lost = len(cell.chosen) - len(cell.values)
     spread = f" ± {value_text(metric, cell.std, spread=True)}" if cell.std is not None else ""
-    return value_text(metric, cell.mean) + spread + (f" ({lost} of {len(cell.chosen)} seeds diverged)" if lost else "")
+    return number_text(metric, cell.mean) + spread + (f" ({lost} of {len(cell.chosen)} seeds diverged)" if lost else "")
+
+
+def number_text(metric: str, value: float) -> str:
+    """Return the text of a measurement, with four digits of a loss of at least 1: methods may differ in the last.
+
+    >>> number_text("test_loss", 87.0449), number_text("test_loss", 0.7654), number_text("test_accuracy", 0.7654)
+    ('87.04', '0.765', '76.5')
+    """
+    if unit(metric) == 1.0 and 1.0 <= abs(value) < 1000.0:
+        return f"{value:.3f}" if abs(value) < 10.0 else f"{value:.2f}"
+    return value_text(metric, value)
 
 
 def paper_text(published: Published | None) -> str:
@@ -85,7 +96,7 @@ def choices(result: Result) -> Table:
         chosen, score = DASH, DASH
         if cell.config is not None:
             chosen = config_text(cell.config, names)
-            score = value_text(result.spec.select_on, cell.chosen.score.iloc[0])
+            score = number_text(result.spec.select_on, cell.chosen.score.iloc[0])
         lost = cell.runs.value.isna().sum()
         rows.append((cell.cell.method, cell.cell.column, chosen, score, str(len(cell.runs)), str(lost)))
     on = result.spec.select_on.replace("_", " ")
