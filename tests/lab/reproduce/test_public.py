@@ -7,7 +7,7 @@ import pytest
 from borat.lab.config import RunConfig
 from borat.lab.reproduce.kinds.long import state_bytes
 from borat.lab.reproduce.reading import load_spec
-from borat.lab.sweeps.engines.local import LocalEngine
+from engines import Inline
 
 
 @pytest.mark.parametrize(("name", "methods", "published"), [
@@ -16,7 +16,7 @@ from borat.lab.sweeps.engines.local import LocalEngine
 ])  # fmt: skip
 def test_published_numbers_stand_beside_ours(tmp_path, name, methods, published):
     study = load_spec(name).at("mini", methods=methods)
-    result = study.run(tmp_path, engine=LocalEngine(1))
+    result = study.run(tmp_path, engine=Inline())
     row = next(row for row in result.tables[0].rows if row[0] == methods[1])
     assert row[2] == published
     assert float(row[1].split()[0]) == pytest.approx(float(published.split()[0]), rel=0.5)
@@ -29,7 +29,7 @@ def test_published_numbers_stand_beside_ours(tmp_path, name, methods, published)
 def test_the_long_run_has_losses_times_memory_and_a_picture(tmp_path):
     tiny = {"model": "ngram-2-8", "window": 16, "train_limit": 32, "validation_size": 8, "epochs": 4}
     study = load_spec("long-run").at("mini", changes=tiny)
-    result = study.run(tmp_path, engine=LocalEngine(1))
+    result = study.run(tmp_path, engine=Inline())
     comparison, costs, losses, _ = result.tables
     assert [row[0] for row in comparison.rows] == ["FreeBORAT3", "AdamW", "AdamW cosine", "Schedule-Free AdamW"]
     assert [row[-1] for row in costs.rows] == ["12", "8", "8", "8"]

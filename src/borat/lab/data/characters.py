@@ -8,6 +8,7 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import cast
@@ -28,7 +29,7 @@ NO_LABEL = -100
 """Label that PyTorch's losses ignore."""
 
 OUTSIDE = re.compile(r"(^|/)((site|dist)-packages|tests?|_bundled|config-[^/]*)/|_sysconfigdata|sitecustomize")
-"""Paths below the standard library that are not part of it, or tests of it."""
+"""Paths below the standard library that are not part of it, differ between installations, or are its tests."""
 
 TENTH = 10
 """A tenth of the text is for validation, another for the test."""
@@ -115,18 +116,22 @@ def load_stdlib(options: Options) -> Task:
     ASCII count. ``train_limit`` is the number of windows in an epoch and in the test, and ``validation_size`` in the
     validation, out of the whole split: each epoch draws other windows.
     """
-    root = Path(sysconfig.get_path("stdlib"))
-    sources = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
-    names = [name for name in sources if not OUTSIDE.search(name)]  # files that differ between installations
-    names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
-    contents = (sources[name].read_bytes() for name in names)
-    text = "\n".join(content.decode() for content in contents if content.isascii())
     whole = options.model_copy(update={"train_limit": None, "validation_size": None})
-    task = _as_task("stdlib", text, f"the standard library of Python {platform.python_version()}", whole)
+    task = _as_task("stdlib", _stdlib_text(), f"the standard library of Python {platform.python_version()}", whole)
     limits = {"train": options.train_limit, "validation": options.validation_size, "test": options.train_limit}
     splits = {name: replace(cast("CharacterSplit", split), limit=limits[name]) for name, split in task.splits.items()}
     sizes = {name: len(split) for name, split in splits.items()}
     return replace(task, splits=splits, description=replace(task.description, sizes=sizes))
+
+
+@cache
+def _stdlib_text() -> str:
+    root = Path(sysconfig.get_path("stdlib"))
+    sources = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+    names = [name for name in sources if not OUTSIDE.search(name)]
+    names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
+    contents = (sources[name].read_bytes() for name in names)
+    return "\n".join(content.decode() for content in contents if content.isascii())
 
 
 def encode(text: str) -> tuple[str, Tensor]:
@@ -136,8 +141,10 @@ def encode(text: str) -> tuple[str, Tensor]:
     ('abn', tensor([1, 0, 2, 0, 2, 0], dtype=torch.int32))
     """
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    alphabet, tokens = np.unique(points, return_inverse=True)
-    return "".join(map(chr, alphabet.tolist())), torch.from_numpy(tokens.astype(np.int32))
+    alphabet = np.flatnonzero(np.bincount(points))
+    places = np.zeros(alphabet[-1] + 1 if len(alphabet) else 0, dtype=np.int32)
+    places[alphabet] = np.arange(len(alphabet))
+    return "".join(map(chr, alphabet.tolist())), torch.from_numpy(places[points])
 
 
 def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterSplit]:
