@@ -49,6 +49,7 @@ METHODS = {
     method.name: method
     for method in (
         Method("sgd", "SGD", 0.1, f"{_HERE}.optimizers:sgd", _MOMENTUM, colours={"SGD": "grey"}),
+        Method("heavy-ball", "Heavy ball", 0.1, "torch.optim:SGD", _MOMENTUM),  # SGD with Polyak's momentum
         Method("alig", "ALI-G", 0.1, "borat:ALIG", ("momentum", "radius"), colours={"ALI-G": "vermilion"}),
         Method(
             *("borat", "BORAT{bundle_size}", 0.1, "borat:BORAT", ("bundle_size", "momentum", "radius")),

@@ -340,7 +340,7 @@ def test_step_size_is_the_factor_of_the_gradient(name):
     config = configured(name, momentum=momentum)
     model = network(torch.float64)
     optimizer = make_optimizer(model, config)
-    assert step_size(optimizer) == (config.lr if name == "sgd" else None)
+    assert step_size(optimizer) == (config.lr if name in ("sgd", "heavy-ball") else None)
     for number in range(3):
         before = vector(model)
         train(model, optimizer, make_loss(config), range(number, number + 1))

@@ -140,3 +140,19 @@ def test_a_loss_is_a_mean_over_characters(task):
     tokens = task.splits["test"].tokens.long()
     whole = torch.nn.functional.cross_entropy(scores[tokens[:-1]], tokens[1:])
     assert tally.means()["loss"] == pytest.approx(whole.item(), rel=1e-5)
+
+
+def test_the_standard_library_is_drawn_from_anew_in_each_epoch():
+    task = load("stdlib", window=16, train_limit=40, validation_size=10)
+    assert task.description.sizes == {"train": 40, "validation": 10, "test": 40}
+    assert len(task.split("train").tokens) > 1_000_000
+    assert task.description.alphabet.isascii()
+    first, again, other = (torch.cat([b.labels for b in task.batches("train", 8, epoch=e)]) for e in (0, 0, 1))
+    assert first.shape == other.shape == (40, 16)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    (batch,) = task.batches("test", 100)
+    tokens = task.split("test").tokens
+    assert torch.equal(batch.inputs[0][0], tokens[:16].long())
+    assert (batch.labels != NO_LABEL).all(), "equally spaced windows, none of them incomplete"
+    assert len({spell(task, window) for window in batch.inputs[0]}) > 35

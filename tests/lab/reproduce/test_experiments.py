@@ -82,7 +82,7 @@ def test_every_configuration_can_be_built(name, scale):
     tiny = nn.Linear(2, 2)
     for data, model, dropout in {(c.data, c.model, c.dropout) for c in configs}:
         assert data in DATASETS
-        shape = {"snli": (5, 3), "topics": (64,)}.get(data, (3, 32, 32))
+        shape = {"snli": (5, 3), "topics": (64,), "stdlib": (64,)}.get(data, (3, 32, 32))
         with torch.device("meta"):
             make_model(model, input_shape=shape, classes=10, dropout=dropout)
     for config in configs:
@@ -164,7 +164,7 @@ def test_comparisons_have_every_optimizer_at_its_recommended_rate():
     for name in ("compare-cifar100", "compare-fashion-mnist"):
         cells = load_spec(name).at("mini").plan()
         found = {c.configs[0].optimizer: c for c in cells}
-        assert set(METHODS) - set(found) == {"nadamw", "schedule-free-adamw"}, "they are in the scoreboard"
+        assert set(METHODS) - set(found) == {"heavy-ball", "nadamw", "schedule-free-adamw"}, "they are in others"
         for optimizer, c in found.items():
             assert METHODS[optimizer].lr in values(c, "lr")
         assert {len(c.configs) for c in cells} == {3}

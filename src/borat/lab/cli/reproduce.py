@@ -67,7 +67,7 @@ def reproduce(
         return
     if picture is not None:
         if type(spec).draw is Spec.draw:  # not implemented; found before hours of training
-            raise ValueError(f"--picture needs an experiment with ratios, such as scoreboard or zoo, got {spec.name}")
+            raise ValueError(f"--picture needs an experiment with one, such as scoreboard or long-run, got {spec.name}")
         if picture.suffix not in (".png", ".pdf"):
             raise ValueError(f"--picture must end with .png or .pdf, got {picture}")
     engine = make_engine(**flags)

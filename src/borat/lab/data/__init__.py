@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from borat.lab.config import RunConfig
-from borat.lab.data.characters import load_characters, load_topics
+from borat.lab.data.characters import load_characters, load_stdlib, load_topics
 from borat.lab.data.csv import load_csv
 from borat.lab.data.errors import DataError
 from borat.lab.data.folders import load_images
@@ -49,6 +49,7 @@ DATASETS: dict[str, Loader] = {
     "csv": Loader(load_csv, ("label_noise", "validation_size", "label_column")),
     "text": Loader(load_characters, ("validation_size", "window"), models=TEXT_MODELS),
     "topics": Loader(load_topics, ("validation_size", "window"), models=TEXT_MODELS),
+    "stdlib": Loader(load_stdlib, ("validation_size", "window"), models=TEXT_MODELS),
     **{name: Loader(partial(load_libsvm, name), ("label_noise", "validation_size")) for name in LIBSVM_SETS},
     "separable": Loader(load_separable, ("label_noise", "validation_size")),
     "repeat_copy": Loader(load_repeat_copy, ("validation_size",), models=("dnc",)),

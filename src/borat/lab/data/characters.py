@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import platform
+import re
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import cast
 
 import numpy as np
 import torch
@@ -21,6 +26,8 @@ WINDOW = 64
 """Default number of characters in an example."""
 NO_LABEL = -100
 """Label that PyTorch's losses ignore."""
+OUTSIDE = re.compile(r"(^|/)((site|dist)-packages|tests?|_bundled|config-[^/]*)/|_sysconfigdata|sitecustomize")
+"""Paths below the standard library that are not part of it, differ between installations, or are its tests."""
 TENTH = 10
 """A tenth of the text is for validation, another for the test."""
 
@@ -32,10 +39,13 @@ class CharacterSplit:
     tokens: Tensor
     window: int
     sources: tuple[str, ...]
+    limit: int | None = None
+    """Number of windows in a pass, if it is not the whole text: random ones if shuffled, otherwise equally spaced."""
 
     def __len__(self) -> int:
-        """Return the number of whole windows."""
-        return (len(self.tokens) - 1) // self.window
+        """Return the number of whole windows in a pass."""
+        whole = (len(self.tokens) - 1) // self.window
+        return whole if self.limit is None else min(self.limit, whole)
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
         """Yield windows, and for each of their characters the next one.
@@ -46,10 +56,12 @@ class CharacterSplit:
         """
         total = len(self.tokens)
         first, order = 0, torch.arange(-(-(total - 1) // self.window))
+        if self.limit is not None:
+            order = order[:: len(order) // len(self)][: len(self)]
         if plan.shuffle:
             generator = make_generator(Purpose.ORDER, plan.seed, plan.epoch)
             first = int(torch.randint(total, (), generator=generator))
-            order = torch.randperm(len(self), generator=generator)
+            order = torch.randperm((total - 1) // self.window, generator=generator)[: len(self)]
         for _, chosen, share in plan.cut(order):
             places = first + self.window * chosen[share, None] + torch.arange(self.window + 1)
             places = places.to(self.tokens.device)
@@ -70,11 +82,15 @@ def load_characters(options: Options) -> Task:
     text, where = "\n".join(topics[name] for name in sorted(topics)), "Python's pydoc_data.topics"
     if options.data_dir is not None:
         text, where = _read(options.data_dir)
+    return _as_task("text", text, where, options)
+
+
+def _as_task(name: str, text: str, where: str, options: Options) -> Task:
     alphabet, tokens = encode(text)
     if len(alphabet) < 2:
         raise DataError(f"{where} must hold at least two different characters, got only {alphabet!r}")
     return make_task(
-        "text",
+        name,
         _split(tokens, where, options),
         options,
         input_shape=(options.window or WINDOW,),
@@ -90,6 +106,31 @@ def load_topics(options: Options) -> Task:
     return load_characters(options.model_copy(update={"data_dir": None}))
 
 
+def load_stdlib(options: Options) -> Task:
+    """Load the sources of Python's standard library, except for its tests: eleven million characters.
+
+    The files are in the order of the hashes of their paths, so that each split has files of all kinds. Only those in
+    ASCII count. ``train_limit`` is the number of windows in an epoch and in the test, and ``validation_size`` in the
+    validation, out of the whole split: each epoch draws other windows.
+    """
+    whole = options.model_copy(update={"train_limit": None, "validation_size": None})
+    task = _as_task("stdlib", _stdlib_text(), f"the standard library of Python {platform.python_version()}", whole)
+    limits = {"train": options.train_limit, "validation": options.validation_size, "test": options.train_limit}
+    splits = {name: replace(cast("CharacterSplit", split), limit=limits[name]) for name, split in task.splits.items()}
+    sizes = {name: len(split) for name, split in splits.items()}
+    return replace(task, splits=splits, description=replace(task.description, sizes=sizes))
+
+
+@cache
+def _stdlib_text() -> str:
+    root = Path(sysconfig.get_path("stdlib"))
+    sources = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+    names = [name for name in sources if not OUTSIDE.search(name)]
+    names.sort(key=lambda name: hashlib.sha256(name.encode()).digest())
+    contents = (sources[name].read_bytes() for name in names)
+    return "\n".join(content.decode() for content in contents if content.isascii())
+
+
 def encode(text: str) -> tuple[str, Tensor]:
     """Return the distinct characters of a text, sorted, and the index of each character among them.
 
@@ -97,8 +138,10 @@ def encode(text: str) -> tuple[str, Tensor]:
     ('abn', tensor([1, 0, 2, 0, 2, 0], dtype=torch.int32))
     """
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    alphabet, tokens = np.unique(points, return_inverse=True)
-    return "".join(map(chr, alphabet.tolist())), torch.from_numpy(tokens.astype(np.int32))
+    alphabet = np.flatnonzero(np.bincount(points))
+    places = np.zeros(alphabet[-1] + 1 if len(alphabet) else 0, dtype=np.int32)
+    places[alphabet] = np.arange(len(alphabet))
+    return "".join(map(chr, alphabet.tolist())), torch.from_numpy(places[points])
 
 
 def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterSplit]:
