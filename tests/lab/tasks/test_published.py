@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.optim import SGD, Adam
 
+from borat.lab.reproduce.reading import experiments_folder
 from borat.lab.tasks import find_task, run
 
-PLACE = "borat.lab.tasks.published"
+PLACE = experiments_folder() / "published.py"
 
 
 def mean_score(name: str, make, seeds: int = 4) -> float:

@@ -9,7 +9,8 @@ A file holds the protocol, the published numbers and, in tables named ``mini``, 
     metric, select_on, seeds
     [base]      keys of a run's configuration
     [grid]      lists of values to try
-    [[columns]] name, and its own keys and grid, such as the data set; in a scoreboard ``metric``, ``select_on``
+    [[columns]] name, and its own keys and grid, such as the data set; in a scoreboard ``metric``, ``select_on``.
+                A ``task`` of a Python file (``mytask.py:Class``) is looked for beside the experiment
     [[methods]] name as in the paper, keys, a grid; ``columns`` if it is only in some; ``paper``, its row there
     [[cases]]   keys and a grid for some ``methods`` in some ``columns``
     [paper]     the published numbers by row and column; [marks] explains signs after the names of rows
@@ -57,6 +58,9 @@ def load_spec(name: str) -> Spec:
 def read_spec(path: Path) -> Spec:
     """Read and check a TOML file."""
     values = read_mapping(path)
+    for table in (values.get("base", {}), *values.get("columns", ())):
+        if ".py:" in table.get("task", ""):
+            table["task"] = str(path.parent / table["task"])
     known = [module.name for module in iter_modules(kinds.__path__)]
     try:
         kind = pick("kind", values.pop("kind", ""), known)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from borat.lab.config import RunConfig
 from borat.lab.metrics import metric_text
 from borat.lab.reproduce.kinds.table import TableSpec, number_text
-from borat.lab.reproduce.spec import duration
 from borat.lab.reproduce.run import Result
+from borat.lab.reproduce.spec import duration
 from borat.lab.store.records import curve
 from borat.lab.tables import DASH, Table
 

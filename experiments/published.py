@@ -1,6 +1,6 @@
 """Test problems with published results: DeepOBS's deep quadratic and scikit-learn's perceptron on digits.
 
-Tables of experiments name them as ``borat.lab.tasks.published:QuadraticDeep``.
+The experiments beside this file name them as ``published.py:QuadraticDeep``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class QuadraticDeep(DataTask):
         return nn.ParameterDict({"theta": torch.ones(self.dimension)})
 
     def loss(self, model: Any, batch: Any) -> Tensor:
-        difference = model["theta"] - batch[0]
+        difference: Tensor = model["theta"] - batch[0]
         return 0.5 * (difference @ self.hessian * difference).sum(1).mean()
 
 
