@@ -34,7 +34,7 @@ class TableSpec(PaperSpec):
 
 def comparison(spec: PaperSpec, result: Result) -> Table:
     """Return our numbers, and those of the paper if it has any."""
-    kinds = ("ours", "paper") if spec.paper else ("ours",)
+    kinds = ("ours", "published" if "not in the paper" in spec.source else "paper") if spec.paper else ("ours",)
     head = ["method"]
     rows = [[_label(spec, method)] for method in result.methods] + [[row] for row in spec.quoted_rows]
     for column in result.columns:
