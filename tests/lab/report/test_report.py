@@ -376,9 +376,12 @@ def test_mistakes_are_explained(tmp_path):
         ([tmp_path / "nowhere"], "nowhere does not exist"),
         ([tmp_path / "empty"], "empty: train some with `borat train` or `borat sweep`"),
         ([tmp_path / "foreign"], "foreign holds no run of borat, skipped (unknown key 'architectures'"),
-        ([tmp_path / "runs", "--output", tmp_path / "no" / "page.html"], "output must be in a folder that exists"),
-        ([tmp_path / "runs", "--csv", tmp_path / "no" / "t.csv"], "csv must be in a folder that exists"),
-        ([tmp_path / "runs", "--output", tmp_path / "empty"], "output must be a file, got the folder"),
+        (
+            [tmp_path / "runs", "--output", tmp_path / "no" / "page.html"],
+            "output must be a file in a folder that exists",
+        ),
+        ([tmp_path / "runs", "--csv", tmp_path / "no" / "t.csv"], "csv must be a file in a folder that exists"),
+        ([tmp_path / "runs", "--output", tmp_path / "empty"], "output must be a file in a folder that exists"),
         ([tmp_path / "foreign" / "config.json"], "config.json is not a folder"),
         ([tmp_path / "runs", "--static", tmp_path / "foreign" / "config.json"], "static must be a folder"),
     ]:

@@ -24,10 +24,9 @@ Tensors = dict[str, Tensor]
 def cached(name: str, identity: Any, make: Callable[[], Tensors]) -> Tensors:
     """Return the tensors of ``make``, from the cache if they are there for the same ``identity``.
 
-    The cache is the folder ``$BORAT_CACHE``, by default ``~/.cache/borat``.
-
-    ``identity`` holds the path, size and modification time of the source files, so that changed files are read again;
-    nothing is cached without it. A damaged cache file is replaced. A folder that cannot be written causes a warning.
+    The cache is the folder ``$BORAT_CACHE``, by default ``~/.cache/borat``. ``identity`` holds the path, size and
+    modification time of the source files, so that changed files are read again; nothing is cached without it. A damaged
+    cache file is replaced. A folder that cannot be written causes a warning.
     """
     if not identity:
         return make()

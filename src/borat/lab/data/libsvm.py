@@ -44,7 +44,6 @@ def load_libsvm(name: str, options: Options) -> Task:
     """
     folder = find_path(name, options.data_dir, wanted="a folder of its files from LIBSVM's page")
     spec = LIBSVM_SETS[name]
-    notes: list[str] = []
     places = (folder, folder / "libsvm", folder / name)
     path = next((file for place in places if (file := find_file(spec.train, place))), None)
     if path is None:
@@ -52,13 +51,13 @@ def load_libsvm(name: str, options: Options) -> Task:
         raise MissingDataError(f"{folder} has none of {names}; get {name} from LIBSVM's page")
     train = read_split(name, path)
     if test_path := find_file(spec.test, path.parent):
-        test = read_split(name, test_path)
+        test, note = read_split(name, test_path), ""
     else:
         train, test = hold_out(train, len(train) // 5)
-        notes.append(f"there is no test file: a fifth of {path} is held out")
+        note = f"there is no test file: a fifth of {path} is held out"
     train, validation = hold_out(train, options.validation_size or len(train) // 10)
     splits = {"train": limit(train, options.train_limit), "validation": validation, "test": test}
-    return make_task(name, splits, options, input_shape=(spec.features,), classes=2, notes=tuple(notes))
+    return make_task(name, splits, options, input_shape=(spec.features,), classes=2, notes=(note,) if note else ())
 
 
 def find_file(stems: tuple[str, ...], folder: Path) -> Path | None:

@@ -64,10 +64,8 @@ def write_report(
         reasons = "".join(f"; {note}" for note in found.notes)
         raise ValueError(f"no runs in {folder}: train some with `borat train` or `borat sweep`{reasons}")
     for name, path in (("output", output), ("csv", csv), ("latex", latex)):
-        if path is not None and not path.parent.is_dir():
-            raise ValueError(f"{name} must be in a folder that exists, got {path}")
-        if path is not None and path.is_dir():
-            raise ValueError(f"{name} must be a file, got the folder {path}")
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            raise ValueError(f"{name} must be a file in a folder that exists, got {path}")
     if static is not None and static.is_file():
         raise ValueError(f"static must be a folder, got the file {static}")
     titles, tasks = {experiment.title for experiment in found.experiments}, group(found)

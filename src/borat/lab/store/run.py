@@ -1,11 +1,9 @@
 """One directory for each run, with a lock; files are written atomically, so that a killed process damages none.
 
-    config.json       the resolved configuration
-    environment.json  versions, machine, seed, data files
-    metrics.json      one record for each epoch, and the result
-    last.pt, best.pt  checkpoints
-
-Every file is written under another name and then renamed.
+config.json       the resolved configuration
+environment.json  versions, machine, seed, data files
+metrics.json      one record for each epoch, and the result
+last.pt, best.pt  checkpoints
 """
 
 from __future__ import annotations
@@ -202,9 +200,6 @@ def describe_environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "versions": versions,
     }
-
-
-# Locks
 
 
 class InUseError(OSError):

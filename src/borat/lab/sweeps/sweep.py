@@ -108,9 +108,6 @@ def _check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any])
         raise ValueError(f"grid does not fit the function, which takes {signature}: {error}") from None
 
 
-# Versions of functions
-
-
 def fingerprint(function: Callable[..., Any]) -> str:
     """Return a string that identifies a function in its current version.
 
