@@ -107,11 +107,17 @@ def measure_optimizers(model: str, rounds: int = 15, progress: Progress = ignore
     for name, turns in take_turns(measures, rounds, progress).items():
         seconds, share = map(statistics.median, zip(*turns, strict=True))
         dual_share = share if isinstance(optimizers[name], LossOptimizer) else None
-        tensors = [x for x in tree_leaves(list(optimizers[name].state.values())) if isinstance(x, torch.Tensor)]
-        storages = {storage.data_ptr(): storage.nbytes() for storage in (x.untyped_storage() for x in tensors)}
-        state = sum(storages.values()) / parameter_bytes
+        state = state_size(optimizers[name]) / parameter_bytes
         costs.append(OptimizerCost(model, name, 1e3 * seconds, state, dual_share))
     return costs
+
+
+def state_size(optimizer: torch.optim.Optimizer) -> int:
+    """Return the bytes of an optimizer's state, without parameters that the state refers to."""
+    tensors = [x for x in tree_leaves(list(optimizer.state.values())) if isinstance(x, torch.Tensor)]
+    storages = {storage.data_ptr(): storage.nbytes() for storage in (x.untyped_storage() for x in tensors)}
+    params = {p.untyped_storage().data_ptr() for group in optimizer.param_groups for p in group["params"]}
+    return sum(size for place, size in storages.items() if place not in params)
 
 
 def _optimizers(params: list[torch.nn.Parameter], lr: float) -> dict[str, torch.optim.Optimizer]:

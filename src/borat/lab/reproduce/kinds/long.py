@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from borat.lab.config import RunConfig
 from borat.lab.metrics import metric_text
-from borat.lab.reproduce.kinds.table import TableSpec, number_text
+from borat.lab.reproduce.kinds.curves import CurvesSpec
 from borat.lab.reproduce.run import Result
 from borat.lab.reproduce.spec import duration
 from borat.lab.store.records import curve
-from borat.lab.tables import DASH, Table
+from borat.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PARTS = {"1/4": 0.25, "1/2": 0.5, "3/4": 0.75, "all": 1.0}
 
-
-class LongSpec(TableSpec):
+class LongSpec(CurvesSpec):
     """Runs on a text; ``train_limit`` is the number of windows in an epoch, after which a run is evaluated."""
 
     def tables(self, result: Result) -> list[Table]:
-        comparison, choices, *claims = super().tables(result)
-        return [comparison, _costs(result), _losses(result), choices, *claims]
+        comparison, *others = super().tables(result)
+        return [comparison, _costs(result), *others]
 
     def remarks(self, result: Result) -> list[str]:
         from borat.lab.models import make_model  # imports PyTorch, which reading a file does not need
@@ -53,9 +51,10 @@ class LongSpec(TableSpec):
                 losses, chosen = curve(run.history, self.select_on), digest in cell.chosen.index
                 seen = [(i + 1) * _characters(run.config) / 1e6 for i in range(len(losses))]
                 minutes = [seconds / 60.0 for seconds in accumulate(epoch["seconds"] for epoch in run.history)]
+                name = f"{cell.cell.method}, lr {run.lr:g}" if len(cell.runs) > 1 else cell.cell.method
                 look: Any = {"color": styles[run.method].light, "linewidth": 1.8 if chosen else 0.7}
                 for axes, x in zip(panels, (seen, minutes), strict=True):
-                    axes.plot(x, losses, label=_name(cell.cell.method, run, len(cell.runs)), **look)
+                    axes.plot(x, losses, label=name, **look)
         for axes, label in zip(panels, ("million characters", "minutes of training"), strict=True):
             axes.set_xlabel(label)
             axes.grid(alpha=0.3)
@@ -68,26 +67,6 @@ class LongSpec(TableSpec):
 def _characters(config: RunConfig) -> int:
     """Return the number of characters in an epoch."""
     return (config.train_limit or 1) * (config.window or 1)
-
-
-def _name(method: str, run: Any, tried: int) -> str:
-    return f"{method}, lr {run.lr:g}" if tried > 1 else method
-
-
-def _losses(result: Result) -> Table:
-    """Return the loss of every run after each quarter of its budget, and the time until then."""
-    metric, rows = result.spec.select_on, []
-    for cell in result.cells:
-        for run in cell.runs.itertuples():
-            losses, texts = curve(run.history, metric), []
-            times = list(accumulate(epoch["seconds"] for epoch in run.history))
-            for part in PARTS.values():
-                place = max(round(part * run.epochs) - 1, 0)
-                known = place < len(losses)
-                texts.append(f"{number_text(metric, losses[place])} ({duration(times[place])})" if known else DASH)
-            rows.append((_name(cell.cell.method, run, len(cell.runs)), *texts))
-    head = ("run", *(f"after {part} of the characters" for part in PARTS))
-    return Table(f"{metric_text(metric).capitalize()} (and time)", head, rows)
 
 
 def _costs(result: Result) -> Table:
@@ -112,6 +91,7 @@ def state_bytes(config: RunConfig, width: int = 256) -> float:
     import torch
 
     from borat.lab.baselines import make_optimizer, take_step
+    from borat.lab.timing.optimizers import state_size
 
     layer = torch.nn.Linear(width - 1, width)
     optimizer = make_optimizer(layer, config)
@@ -120,11 +100,7 @@ def state_bytes(config: RunConfig, width: int = 256) -> float:
         loss = layer(torch.ones(1, width - 1)).square().mean()
         loss.backward()
         take_step(optimizer, loss.detach())
-    kept = (x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor))
-    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}
-    for p in layer.parameters():  # some states refer to them
-        storages.pop(p.untyped_storage().data_ptr(), None)
-    return sum(storages.values()) / width**2
+    return state_size(optimizer) / width**2
 
 
 KIND = LongSpec
