@@ -163,7 +163,7 @@ def free_borat(
 
         # The new parameters, as optax.apply_updates computes them, are not NaN. Kept gradients depend on them so that
         # XLA replaces the gradients last, in place.
-        oks = [step.ok & ~jnp.isnan(x + u) for x, u in zip(y, updates, strict=True)]
+        oks = [step.ok & vectors.is_settled(x + u) for x, u in zip(y, updates, strict=True)]
         kept = [vectors.keep(old, new, step.row, ok) for (*old, new), ok in zip(pieces, oks, strict=True)]
         return tree.unflatten(updates), FreeBoratState(
             count=optax.safe_increment(state.count),

@@ -50,6 +50,22 @@ def keep(rows: Sequence[Array], g: Array, row: Array, ok: Array) -> list[Array]:
     return [jnp.where(ok & (row == i), g.astype(old.dtype), old) for i, old in enumerate(rows)]
 
 
+def is_settled(x: Array) -> Array:
+    """Return True, but only after all elements of an array without NaN are computed: XLA cannot know the value.
+
+    A loop over a few elements needs the whole array, which is otherwise read once more.
+    """
+    if not _is_one_cpu() or x.size < _BLOCK:
+        return ~jnp.isnan(x)
+    flat = x.ravel()
+
+    def is_number(i: Any, ok: Array) -> Array:
+        return ok & ~jnp.isnan(lax.dynamic_index_in_dim(flat, i, keepdims=False))
+
+    settled: Array = lax.fori_loop(0, 2, is_number, ~jnp.isnan(flat[0]))
+    return settled
+
+
 def gram_row(rows: Sequence[Array], g: Array) -> list[Array]:
     """Return ``<g, g_k>`` for the kept gradients, then ``<g, g>``."""
 
