@@ -445,8 +445,21 @@ def test_arguments_that_do_not_fit_are_named(make):
     for value in ("0.1", (1.0, {"accuracy": 0.5}), 1j):
         with pytest.raises(ValueError, match="value must be a real number or an array without dimensions, got"):
             tx.update(PARAMS, state, PARAMS, value=value)
+    with pytest.raises(ValueError, match=r"grads\['b'\] must be real, got complex64"):
+        tx.update({**PARAMS, "b": 1j * PARAMS["b"]}, state, PARAMS, value=1.0)
+    other = {**PARAMS, "b": jnp.ones(4)}
+    with pytest.raises(ValueError, match=r"must have the shape \(4,\) of params\['b'\], got \(3,\): it was made for"):
+        tx.update(other, state, other, value=1.0)
     with pytest.raises(ValueError, match=r"state must be a \w+State, got a dict"):
         tx.update(PARAMS, {"count": 0}, PARAMS, value=1.0)
+
+
+@pytest.mark.parametrize("make", [free_borat, borat])
+def test_a_state_of_another_bundle_size_is_refused(make):
+    for size, got in ((2, 0), (5, 3)):
+        state = make(bundle_size=size).init(PARAMS)
+        with pytest.raises(ValueError, match=f"must keep 1 gradients for this bundle_size, got {got}: it was made"):
+            make(bundle_size=3).update(PARAMS, state, PARAMS, value=1.0)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def free_borat(
     def update(
         grads: Params, state: FreeBoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, FreeBoratState]:
-        y, g, tree = flatten("free_borat", grads, state, FreeBoratState, params, value)
+        y, g, tree = flatten("free_borat", grads, state, FreeBoratState, bundle_size - 2, params, value)
         if not y:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
         z, rms, *rows = (tree.flatten_up_to(x) for x in (state.centre, state.rms, *state.gradients))
