@@ -77,9 +77,11 @@ def check_params(name: str, params: Params) -> None:
 
 
 def flatten(
-    name: str, grads: Params, state: Any, kind: type, params: Params | None, value: Any
+    name: str, grads: Params, state: Any, kind: type, kept: int, params: Params | None, value: Any
 ) -> tuple[list[Array], list[Array], Any]:
     """Return the arrays of the parameters and of the gradients, and the structure of their tree.
+
+    ``kind`` is the type of the state, and ``kept`` the number of gradients that it keeps.
 
     Raises:
         ValueError: if an argument is missing, has the wrong type, or does not fit the parameters.
@@ -106,7 +108,29 @@ def flatten(
             got = "None" if g is None else f"shape {jnp.shape(g)}"
             place = jax.tree_util.keystr(path)
             raise ValueError(f"grads{place} must have the shape {jnp.shape(x)} of the parameter, got {got}")
+        if jnp.iscomplexobj(g):
+            raise ValueError(f"grads{jax.tree_util.keystr(path)} must be real, got {g.dtype}")
+    _check_state(state, kept, params, tree)
     return [jnp.asarray(x) for x in jax.tree.leaves(params)], [jnp.asarray(g) for g in gradients], tree
+
+
+def _check_state(state: Any, kept: int, params: Params, tree: Any) -> None:
+    """Raise an error if a state belongs to another bundle size or to other parameters."""
+    if len(state.gradients) != kept:
+        raise ValueError(
+            f"state must keep {kept} gradients for this bundle_size, got {len(state.gradients)}: "
+            "it was made with another bundle_size"
+        )
+    trees = [(field, getattr(state, field, None)) for field in ("centre", "rms", "velocity")]
+    trees += [("gradients", row) for row in state.gradients]
+    for field, values in trees:
+        arrays = [] if values is None else tree.flatten_up_to(values)
+        for (path, x), own in zip(jax.tree.leaves_with_path(params), arrays, strict=values is not None):
+            if jnp.shape(own) != jnp.shape(x):
+                raise ValueError(
+                    f"state.{field} must have the shape {jnp.shape(x)} of params{jax.tree_util.keystr(path)}, "
+                    f"got {jnp.shape(own)}: it was made for other parameters"
+                )
 
 
 def mean_loss(value: Any, axis_name: Any) -> Array:

@@ -109,7 +109,7 @@ def borat(
     def update(
         grads: Params, state: BoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, BoratState]:
-        weights, g, tree = flatten("borat", grads, state, BoratState, params, value)
+        weights, g, tree = flatten("borat", grads, state, BoratState, pieces - 1, params, value)
         if not weights:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
         rows = [tree.flatten_up_to(x) for x in state.gradients]

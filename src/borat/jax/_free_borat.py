@@ -116,7 +116,7 @@ def free_borat(
     def update(
         grads: Params, state: FreeBoratState, params: Params | None = None, *, value: Any = None, **_: Any
     ) -> tuple[Params, FreeBoratState]:
-        y, g, tree = flatten("free_borat", grads, state, FreeBoratState, params, value)
+        y, g, tree = flatten("free_borat", grads, state, FreeBoratState, bundle_size - 2, params, value)
         if not y:  # of optax.multi_transform, for a label that no parameter has
             return grads, state
         z, rms, *rows = (tree.flatten_up_to(x) for x in (state.centre, state.rms, *state.gradients))
@@ -138,24 +138,32 @@ def free_borat(
         beta2 = jnp.where(step.ok, beta2, 1.0)
         roots = vectors.where(step.ok, [vectors.new_rms(*x, beta2) for x in zip(rms, g, strict=True)], rms)
         D = [vectors.metric(root, eps) for root in roots]
-        steps = [vectors.metric_step(*x) for x in zip(pieces, D, step.coefficients, strict=True)]
-        if decays:
-            decay = step.decay * by_leaf(weight_decay, params)
-            steps = [s + d.astype(s.dtype) * x for s, d, x in zip(steps, decay, y, strict=True)]
+
+        def steps_of(step: Any) -> list[Array]:
+            steps = [vectors.metric_step(*x) for x in zip(pieces, D, step.coefficients, strict=True)]
+            if decays:
+                decay = step.decay * by_leaf(weight_decay, params)
+                steps = [s + d.astype(s.dtype) * x for s, d, x in zip(steps, decay, y, strict=True)]
+            return steps
+
+        steps = steps_of(step)
         centre = [x - s for x, s in zip(z, steps, strict=True)]
         if projection is not None:
             centre = tree.flatten_up_to(projection(tree.unflatten(vectors.where(True, centre, z))))
         centre = vectors.where(step.ok, centre, z)
 
         # 6. The point between the centre and the average.
+        # The same steps, formally of other coefficients, so that XLA computes them again instead of storing them.
+        again = steps_of(step._replace(coefficients=jnp.where(step.ok, step.coefficients, 0.0)))
         is_exact = [projection is None and s.dtype == x.dtype for s, x in zip(steps, z, strict=True)]
-        back = [s if same else old - new for same, s, old, new in zip(is_exact, steps, z, centre, strict=True)]
+        back = [s if same else old - new for same, s, old, new in zip(is_exact, again, z, centre, strict=True)]
         average = step.pull, step.ratio, beta
         moved = [vectors.follow(*leaf, average) for leaf in zip(y, centre, back, strict=True)]
         updates = [x - old for x, old in zip(vectors.where(step.ok, moved, y), y, strict=True)]
 
-        # The centre is not NaN. That kept gradients depend on it makes XLA move first, and then replace them in place.
-        oks = [step.ok & ~jnp.isnan(x) for x in centre]
+        # The new parameters, as optax.apply_updates computes them, are not NaN. Kept gradients depend on them so that
+        # XLA replaces the gradients last, in place.
+        oks = [step.ok & vectors.is_settled(x + u) for x, u in zip(y, updates, strict=True)]
         kept = [vectors.keep(old, new, step.row, ok) for (*old, new), ok in zip(pieces, oks, strict=True)]
         return tree.unflatten(updates), FreeBoratState(
             count=optax.safe_increment(state.count),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, custom_jvp, lax
@@ -23,6 +24,8 @@ XLA unrolls a sum of 8 on CPUs and vectorises the loop around it. Also, sums of 
 """
 _SMALL = 2048
 """Largest number of elements that are added up one after the other."""
+_BLOCK, _LOOP = 1 << 18, 1 << 15
+"""Number of elements in a block of a long array on one CPU, and the size from which an array is long."""
 _MINOR = 64
 """Least length of the last axis: XLA's loops on CPUs are slow if it is short, as in the weights of a convolution."""
 
@@ -45,6 +48,22 @@ def where(condition: Any, new: Sequence[Array], old: Sequence[Array]) -> list[Ar
 def keep(rows: Sequence[Array], g: Array, row: Array, ok: Array) -> list[Array]:
     """Return the kept gradients with the new one in its row, unless the batch is dropped."""
     return [jnp.where(ok & (row == i), g.astype(old.dtype), old) for i, old in enumerate(rows)]
+
+
+def is_settled(x: Array) -> Array:
+    """Return True, but only after all elements of an array without NaN are computed: XLA cannot know the value.
+
+    A loop over a few elements needs the whole array, which is otherwise read once more.
+    """
+    if not _is_one_cpu() or x.size < _BLOCK:
+        return ~jnp.isnan(x)
+    flat = x.ravel()
+
+    def is_number(i: Any, ok: Array) -> Array:
+        return ok & ~jnp.isnan(lax.dynamic_index_in_dim(flat, i, keepdims=False))
+
+    settled: Array = lax.fori_loop(0, 2, is_number, ~jnp.isnan(flat[0]))
+    return settled
 
 
 def gram_row(rows: Sequence[Array], g: Array) -> list[Array]:
@@ -119,6 +138,8 @@ def follow(y: Array, centre: Array, back: Array, average: Sequence[Any]) -> Arra
 
 def _sums(function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> list[Array]:
     """Return the sum of each array that an elementwise function returns, in one pass over its arguments."""
+    if _is_one_cpu():
+        return _sums_on_cpu(function, arrays)
     arrays = [_widen(x) for x in arrays]
     first = arrays[0]
     if first.ndim == 1 and first.size > _SMALL:
@@ -133,6 +154,54 @@ def _sums(function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> 
     terms = function(*arrays)
     sums = _reduce(tuple(axes), *terms)
     return _sums(lambda *x: x, sums) if sums[0].ndim else [x.astype(number_type()) for x in sums]
+
+
+def _is_one_cpu() -> bool:
+    """Return True if arrays are on one CPU, so that they can be flattened: none is sharded."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
+def _sums_on_cpu(function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> list[Array]:
+    """Return the sums of :func:`_sums`, those of long arrays in a loop over blocks.
+
+    Intermediate results of a block stay in the caches; those of a long array would be allocated anew in each step,
+    which takes longer than the sums. Rows are short because a CPU prefetches few streams of memory at once, not one for
+    each row of each array. Inside the loop, XLA does not map each index to the shape before flattening.
+    """
+    size = arrays[0].size
+    if size <= _SMALL:
+        return [x.astype(number_type()) for x in _reduce((0,), *function(*[x.ravel() for x in arrays]))]
+    if size > _LOOP:
+        shape = (-1, _ROWS, _ROWS) if size % _ROWS**2 == 0 else (-1,)
+        arrays = [x.reshape(shape) for x in arrays]
+        blocks = max(size // _BLOCK, 2)
+        length = arrays[0].shape[0] // blocks
+
+        def add_block(i: Any, total: list[Array]) -> list[Array]:
+            return _add(total, _block_sums(function, [lax.dynamic_slice_in_dim(x, i * length, length) for x in arrays]))
+
+        first = arrays[0].ravel()[0]
+        zero = jnp.where(first == first, 0.0, 0.0).astype(number_type())  # varies over the axes that the arrays do
+        count = len(jax.eval_shape(function, *arrays))
+        total = lax.fori_loop(0, blocks, add_block, [zero] * count)
+        rest = [x[blocks * length :] for x in arrays]
+        return _add(total, _sums_on_cpu(function, rest)) if rest[0].size else total
+    return _block_sums(function, arrays)
+
+
+def _block_sums(function: Callable[..., Sequence[Array]], arrays: Sequence[Array]) -> list[Array]:
+    """Return the sums of a block: first of eight rows of eight elements at once."""
+    arrays = [x.ravel() for x in arrays]
+    cut = arrays[0].size - arrays[0].size % _ROWS**2
+    terms = function(*[x[:cut].reshape(-1, _ROWS, _ROWS) for x in arrays])
+    sums = _reduce((1,), *terms)
+    again = _block_sums if sums[0].size > _SMALL else _sums_on_cpu
+    total = again(lambda *x: x, sums)
+    return _add(total, _sums_on_cpu(function, [x[cut:] for x in arrays])) if cut < arrays[0].size else total
+
+
+def _add(x: Sequence[Array], y: Sequence[Array]) -> list[Array]:
+    return [a + b for a, b in zip(x, y, strict=True)]
 
 
 def _widen(x: Array) -> Array:
