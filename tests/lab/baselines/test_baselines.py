@@ -660,7 +660,7 @@ def test_every_schedule_with_every_optimizer(name, schedule):
     [
         (lambda: make(optimizer="sdg"), r"unknown optimizer 'sdg'; did you mean 'sgd'\?"),
         (lambda: make(optimizer="L4mo"), "unknown optimizer 'L4mo'; did you mean 'l4mom'"),
-        (lambda: make(optimizer="?"), r"unknown optimizer '\?'; known are sgd, alig, borat"),
+        (lambda: make(optimizer="?"), r"unknown optimizer '\?'; known are sgd, heavy-ball, alig, borat"),
         (
             lambda: make(optimizer="borat", weight_decay=0.1),
             "weight_decay does not apply to borat: use radius, got 0.1",
