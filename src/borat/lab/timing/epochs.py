@@ -50,19 +50,18 @@ def measure(runtime: Runtime, progress: Progress | None = None) -> list[EpochTim
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # as in training
     first = WARM_UP + max(*runtime.bundle_sizes, 2) - 1
     total, notify = first + runtime.rounds + WARM_UP, progress or ignore
-    seconds, batches = [], []
+    timed = []
     for done in range(first):
-        elapsed, batch = _time_passes(model, runtime, device)
-        seconds.append(elapsed)
-        batches.append(batch)
+        timed.append(_time_passes(model, runtime, device))
         notify(done + 1, total)
+    seconds, batches = zip(*timed[WARM_UP:], strict=True)
     measures = {
-        "SGD" if size == 1 else f"BORAT N={size}": partial(_time_bundle, model, size, batches[WARM_UP:])
+        "SGD" if size == 1 else f"BORAT N={size}": partial(_time_bundle, model, size, batches)
         for size in runtime.bundle_sizes
     }
     steps = take_turns(measures, runtime.rounds, lambda done, _: notify(first + done, total))
     count = -(-runtime.examples // runtime.batch_size)
-    passes = count * statistics.median(seconds[WARM_UP:])
+    passes = count * statistics.median(seconds)
     return [EpochTime(name, passes, count * statistics.median(times)) for name, times in steps.items()]
 
 
