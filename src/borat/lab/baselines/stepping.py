@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from borat._numbers.step_info import StepInfo
 from borat._state import sharding
 from borat._state.store import world_size
 
@@ -47,14 +46,17 @@ def evaluating(optimizer: Any) -> Iterator[None]:
         optimizer.train()
 
 
-def last_step(optimizer: Optimizer) -> StepInfo | None:
-    """Return the last update of an optimizer of this library; None before the first, and for other optimizers."""
-    return getattr(optimizer, "last_step", None)
-
-
 def drops_batches(optimizer: Optimizer) -> bool:
     """True if it drops batches with a loss that is not finite, as the optimizers of this library do."""
     return hasattr(type(optimizer), "dropped_batches")  # reading it from the optimizer itself is a device sync
+
+
+def needs_flush(optimizer: Optimizer) -> bool:
+    """True at the end of a run that is too short for a whole bundle: only a flush updates the weights.
+
+    In longer runs, the batches left over make no update: one with few batches can undo much of the training.
+    """
+    return hasattr(optimizer, "flush") and not optimizer.state_dict()["param_groups"][0]["bundle"]["updates"]
 
 
 def is_lost(optimizer: Optimizer, loss: float) -> bool:
@@ -67,8 +69,8 @@ def step_size(optimizer: Optimizer) -> float | None:
 
     None before the first update, and for methods with a step size for each coordinate.
     """
-    if (step := last_step(optimizer)) is not None:
-        return step.step_size[0] if isinstance(step.step_size, tuple) else step.step_size
+    if (step := getattr(optimizer, "last_step", None)) is not None:  # of an optimizer of this library
+        return float(step.step_size[0] if isinstance(step.step_size, tuple) else step.step_size)
     if isinstance(optimizer, torch.optim.SGD):
         return float(optimizer.param_groups[0]["lr"])
     group = optimizer.param_groups[0]

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from borat.lab.baselines import evaluating, is_lost, last_step, make_schedule, take_step
+from borat.lab.baselines import evaluating, is_lost, make_schedule, needs_flush, take_step
 from borat.lab.config import RunConfig
 from borat.lab.tasks.task import TrainingTask
 
@@ -73,10 +74,9 @@ def run(
         for batch in islice(task.batches(model), steps):
             if not all(learners[name].learn(loss) for name, loss in task.losses(model, batch)):
                 break
-        optimizers = [learner.optimizer for learner in learners.values()]
-        for optimizer in optimizers:
-            if hasattr(optimizer, "flush") and last_step(optimizer) is None:  # the run is too short for a whole bundle
-                optimizer.flush()
+        optimizers: list[Any] = [learner.optimizer for learner in learners.values()]
+        for optimizer in filter(needs_flush, optimizers):
+            optimizer.flush()
         seconds = time.perf_counter() - start
         validation, test = _scores(task, model, optimizers)
     losses = {name: learner.losses for name, learner in learners.items()}

@@ -156,10 +156,10 @@ class Training:
 
     def _update(self, update: Callable[[], None]) -> None:
         """Update the weights, and record the kind and the size of the step if one was completed."""
-        before = baselines.last_step(self.optimizer)
+        before = getattr(self.optimizer, "last_step", None)
         update()
-        step = baselines.last_step(self.optimizer)
         if baselines.drops_batches(self.optimizer):
+            step = self.optimizer.last_step
             if step is None or step is before:
                 return
             self.tally.kinds[step.kind] = self.tally.kinds.get(step.kind, 0) + 1
@@ -168,20 +168,10 @@ class Training:
             self.tally.step_sizes += size
             self.tally.steps += 1
 
-    def _flush_only_bundle(self) -> None:
-        """Update once with an incomplete bundle, if the run is too short for a whole one.
-
-        Otherwise the batches left over at the end make no update: one with few batches can undo much of the training.
-        """
-        kinds = (*(epoch["kinds"] for epoch in self.metrics.epochs), self.tally.kinds)
-        updates = sum(sum(counts.values()) for counts in kinds)
-        if hasattr(self.optimizer, "flush") and not any(sum_over_processes(self.fabric, updates)):
-            self._update(self.optimizer.flush)
-
     def _finish_epoch(self) -> None:
         """Evaluate the model, record the epoch and save the run."""
-        if self.position.epoch + 1 == self.config.epochs:
-            self._flush_only_bundle()
+        if self.position.epoch + 1 == self.config.epochs and baselines.needs_flush(self.optimizer):
+            self._update(self.optimizer.flush)
         record = self._record_epoch()
         watched = f"validation_{primary_measure(self.objective.measures)}"
         score = goodness(watched, record[watched])
