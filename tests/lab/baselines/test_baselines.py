@@ -676,7 +676,7 @@ def test_every_schedule_with_every_optimizer(name, schedule):
         (lambda: BPGrad([weights(1.0)], lr=0.1, momentum=1.0), r"momentum must be a number in \[0, 1\), got 1.0"),
         (
             lambda: DFW([weights(1.0)], lr=0.1, weight_decay=-1.0),
-            "weight_decay must be a number of at least 0, got -1.0",
+            "weight_decay must be a finite number of at least 0, got -1.0",
         ),
         (lambda: SPS([weights(1.0)], lr=1.0).step(), "step needs the loss of the batch"),
         (lambda: SPS([weights(1.0)], lr=1.0).step(loss=torch.ones(2)), "loss must have one element"),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from borat._checks import check_momentum, is_number
+from borat._checks import check_momentum, check_not_negative
 from borat._optim.base import check_loss
 from borat._optim.checks import check_lr
 from borat._state import sharding
@@ -45,8 +45,7 @@ class LossBased(Optimizer):
         self, params: ParamsT, lr: float, *, momentum: float = 0.9, weight_decay: float = 0.0, **numbers: float
     ) -> None:
         check_lr(lr, 1)
-        if not is_number(weight_decay) or weight_decay < 0.0:
-            raise ValueError(f"weight_decay must be a number of at least 0, got {weight_decay!r}")
+        check_not_negative("weight_decay", weight_decay)
         check_momentum(momentum)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, **numbers})
 

@@ -56,13 +56,7 @@ class ScheduleFree(_ExactReturn, schedulefree.SGDScheduleFree):  # type: ignore[
     """
 
     def __init__(
-        self,
-        params: list[nn.Parameter],
-        lr: float = 1.0,
-        *,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        constraint: L2Ball | None = None,
+        self, params: list[nn.Parameter], lr: float, *, momentum: float, weight_decay: float, constraint: L2Ball | None
     ) -> None:
         self.constraint = constraint
         if not 0.0 < momentum < 1.0:
@@ -102,6 +96,6 @@ class ScheduleFree(_ExactReturn, schedulefree.SGDScheduleFree):  # type: ignore[
 class ScheduleFreeAdamW(_ExactReturn, schedulefree.AdamWScheduleFree):  # type: ignore[misc]
     r"""Schedule-Free AdamW: :math:`z` takes the steps of Adam without momentum."""
 
-    def __init__(self, params: list[nn.Parameter], lr: float = 0.0025, *, weight_decay: float = 0.0) -> None:
+    def __init__(self, params: list[nn.Parameter], lr: float, *, weight_decay: float) -> None:
         super().__init__(params, lr=lr, weight_decay=weight_decay)
         self.param_groups[0]["train_mode"] = True
