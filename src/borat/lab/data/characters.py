@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import cast
 
 import numpy as np
 import torch
@@ -85,13 +84,14 @@ def load_characters(options: Options) -> Task:
     return _as_task("text", text, where, options)
 
 
-def _as_task(name: str, text: str, where: str, options: Options) -> Task:
+def _as_task(name: str, text: str, where: str, options: Options, **limits: int | None) -> Task:
+    """Return the task of a text. ``limits`` holds the number of windows in a pass over a split, if limited."""
     alphabet, tokens = encode(text)
     if len(alphabet) < 2:
         raise DataError(f"{where} must hold at least two different characters, got only {alphabet!r}")
     return make_task(
         name,
-        _split(tokens, where, options),
+        _split(tokens, where, options, limits),
         options,
         input_shape=(options.window or WINDOW,),
         classes=len(alphabet),
@@ -114,11 +114,9 @@ def load_stdlib(options: Options) -> Task:
     validation, out of the whole split: each epoch draws other windows.
     """
     whole = options.model_copy(update={"train_limit": None, "validation_size": None})
-    task = _as_task("stdlib", _stdlib_text(), f"the standard library of Python {platform.python_version()}", whole)
     limits = {"train": options.train_limit, "validation": options.validation_size, "test": options.train_limit}
-    splits = {name: replace(cast("CharacterSplit", split), limit=limits[name]) for name, split in task.splits.items()}
-    sizes = {name: len(split) for name, split in splits.items()}
-    return replace(task, splits=splits, description=replace(task.description, sizes=sizes))
+    where = f"the standard library of Python {platform.python_version()}"
+    return _as_task("stdlib", _stdlib_text(), where, whole, **limits)
 
 
 @cache
@@ -144,7 +142,7 @@ def encode(text: str) -> tuple[str, Tensor]:
     return "".join(map(chr, alphabet.tolist())), torch.from_numpy(places[points])
 
 
-def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterSplit]:
+def _split(tokens: Tensor, where: str, options: Options, limits: dict[str, int | None]) -> dict[str, CharacterSplit]:
     window = options.window or WINDOW
     test = len(tokens) // TENTH
     validation = test if options.validation_size is None else options.validation_size * window + 1
@@ -158,7 +156,7 @@ def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterS
     if options.train_limit is not None:
         train = min(train, options.train_limit * window + 1)
     parts = {"train": tokens[:train], "validation": tokens[-test - validation : -test], "test": tokens[-test:]}
-    return {name: CharacterSplit(part, window, (where,)) for name, part in parts.items()}
+    return {name: CharacterSplit(part, window, (where,), limits.get(name)) for name, part in parts.items()}
 
 
 def _read(data_dir: Path) -> tuple[str, str]:
