@@ -41,18 +41,14 @@ class State:
         if not self.is_sharded:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-        elif state["optimizer"]["state"]:
+        else:
+            dcp.set_model_state_dict(self.model, state["model"], options=WHOLE)
             optimizer = _by_name(state["optimizer"], self.model)
-            dcp.set_state_dict(
-                *(self.model, self.optimizer),
-                model_state_dict=state["model"],
-                optim_state_dict=optimizer,
-                options=WHOLE,
-            )
-        else:  # torch cannot shard an optimizer's state without tensors
-            dcp.set_model_state_dict(self.model, state["model"], options=dcp.StateDictOptions(full_state_dict=True))
-            for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
-                group.update({key: value for key, value in saved.items() if key != "params"})
+            if optimizer["state"]:
+                dcp.set_optimizer_state_dict(self.model, self.optimizer, optimizer, options=WHOLE)
+            else:  # PyTorch cannot shard an optimizer's state without tensors
+                for group, saved in zip(self.optimizer.param_groups, optimizer["param_groups"], strict=True):
+                    group.update({key: value for key, value in saved.items() if key != "params"})
         if len(state["random"]) > self.fabric.global_rank:
             random, device = state["random"][self.fabric.global_rank], self.fabric.device
             torch.set_rng_state(random["cpu"])
