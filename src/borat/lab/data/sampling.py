@@ -25,14 +25,10 @@ class Purpose(IntEnum):
     EMBEDDING = 7
 
 
-def derive_seed(purpose: Purpose, *key: int) -> int:
-    """Return a 64-bit seed for a purpose and the numbers in ``key``."""
-    return int(np.random.SeedSequence([int(purpose), *key]).generate_state(1, np.uint64)[0])
-
-
 def make_generator(purpose: Purpose, *key: int) -> torch.Generator:
-    """Return a generator on the CPU, so that every device sees the same numbers."""
-    return torch.Generator().manual_seed(derive_seed(purpose, *key))
+    """Return a generator for a purpose and a key, on the CPU so that all devices see the same numbers."""
+    seed = np.random.SeedSequence([int(purpose), *key]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(seed))
 
 
 def switch_labels(labels: Tensor, probability: float, families: Tensor, seed: int) -> Tensor:

@@ -142,9 +142,6 @@ def make_embeddings(vocabulary: Sequence[str], vectors: dict[str, Tensor]) -> Te
     """Return a matrix with a row for each word: zero for padding, random for the other marks without a vector."""
     known = torch.stack(list(vectors.values()))
     generator = make_generator(Purpose.EMBEDDING, 0)
-    rows = [torch.zeros(known.shape[1])]
-    for word in vocabulary[1:]:
-        rows.append(
-            vectors[word] if word in vectors else torch.randn(known.shape[1], generator=generator) * known.std()
-        )
-    return torch.stack(rows)
+    size, std, rest = known.shape[1], known.std(), vocabulary[1:]
+    rows = [vectors[word] if word in vectors else torch.randn(size, generator=generator) * std for word in rest]
+    return torch.stack([torch.zeros(size), *rows])

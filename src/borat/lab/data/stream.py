@@ -17,7 +17,7 @@ from torch import Tensor
 
 from borat.lab.data.images import normalise
 from borat.lab.data.pixels import decode_image
-from borat.lab.data.sampling import Purpose, derive_seed, make_generator
+from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.source import Hub, load_from_hub, open_split
 from borat.lab.data.task import Batch, Options, Plan, Task, make_task
 
@@ -56,7 +56,7 @@ class StreamSplit:
         """Yield batches of centre crops, or with augmentation of random crops and flips; one is decoded ahead."""
         data = self.data
         if plan.shuffle:
-            seed = derive_seed(Purpose.ORDER, plan.seed, plan.epoch)
+            seed = make_generator(Purpose.ORDER, plan.seed, plan.epoch).initial_seed()
             data = data.shuffle(seed=seed, buffer_size=BUFFER, max_buffer_input_shards=1)
         rows = iter(data.skip(plan.start * plan.batch_size))
         decoding: list[Future[Tensor]] = []

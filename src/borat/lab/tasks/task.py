@@ -98,17 +98,16 @@ class SampledTask(TrainingTask):
 
 
 def minibatches(size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield shuffled batches without end, leaving out the incomplete batch at the end of a pass.
+    """Yield shuffled batches without end, dropping the incomplete batch at the end of each pass.
 
     >>> batch, labels = next(minibatches(2, torch.zeros(5, 3), torch.zeros(5)))
     >>> batch.shape, labels.shape
     (torch.Size([2, 3]), torch.Size([2]))
     """
     count = len(tensors[0])
+    size = min(size, count)
     while True:
-        order = torch.randperm(count)
-        for start in range(0, count - size + 1, size):
-            chosen = order[start : start + size]
+        for chosen in torch.split(torch.randperm(count)[: count - count % size], size):
             yield tuple(tensor[chosen] for tensor in tensors)
 
 
