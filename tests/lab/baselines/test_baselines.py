@@ -671,7 +671,7 @@ def test_every_schedule_with_every_optimizer(name, schedule):
             lambda: make(optimizer="schedule-free", momentum=0.0),
             "momentum must be between 0 and 1 for schedule-free, got 0",
         ),
-        (lambda: make_schedule(make(), RunConfig(), 0), "batches must be at least 1, got 0"),
+        (lambda: make_schedule(make(), RunConfig(), 0), "batches must be an integer of at least 1, got 0"),
         (lambda: DFW([weights(1.0)], lr=-1.0), "lr must be a number of at least 0, got -1.0"),
         (lambda: BPGrad([weights(1.0)], lr=0.1, momentum=1.0), r"momentum must be a number in \[0, 1\), got 1.0"),
         (

@@ -1,4 +1,4 @@
-"""MoMo and MoMo-Adam from momo-opt, with a complete state dict and a readable step size."""
+"""MoMo and MoMo-Adam from momo-opt, with a complete state dict and the step size."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def _in_group(key: str) -> property:
 
 
 class _Remembering:
-    r"""Save the average loss and the number of steps, and report the step size; the library does neither.
+    r"""Save the average loss and the number of steps, and expose the step size; the library does neither.
 
-    The step size follows from the averages that the library keeps of the losses (:math:`\bar f`), of the gradients
-    (:math:`d`) and of their products with the parameters (:math:`\gamma`):
+    The step size follows from the library's averages of the losses (:math:`\bar f`), of the gradients (:math:`d`) and
+    of their inner products with the parameters (:math:`\gamma`):
 
     .. math::
         \tau = \min \Big\{ \frac{\eta}{\rho}, \;

@@ -1,9 +1,9 @@
-"""The time of an epoch by bundle size, relative to SGD.
+"""Time of an epoch by bundle size, relative to SGD.
 
-An epoch repeats two parts: forward and backward passes, which do not depend on the optimizer, and the optimizer's call.
-They are timed separately, with the model's gradients, and added up, so that the noise of the passes does not hide the
-small differences between bundle sizes. All sizes take turns, and medians are compared. Loading the data and
-communication between devices are not included.
+A batch has two parts: forward and backward passes, which do not depend on the optimizer, and the optimizer's step. They
+are timed separately, with the model's gradients, and added up, so that noise in the passes does not hide the small
+differences between bundle sizes. All sizes take turns, and medians are compared. Data loading and communication between
+devices are not included.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class EpochTime:
 
     name: str
     passes: float
-    """Seconds of the forward and backward passes."""
+    """Seconds for the forward and backward passes."""
     steps: float
-    """Seconds of the optimizer's calls."""
+    """Seconds for the optimizer's steps."""
 
     @property
     def seconds(self) -> float:
@@ -80,7 +80,7 @@ def _time_passes(model: nn.Module, runtime: Runtime, device: torch.device) -> tu
 
 
 def _time_bundle(model: nn.Module, size: int, batches: Sequence[TimedBatch], turn: int) -> float:
-    """Return the mean seconds of a call over a bundle, after a first bundle that allocates the state.
+    """Return the mean seconds per step over a bundle, after a first bundle that allocates the state.
 
     A tiny learning rate keeps the weights where the gradients were measured.
     """

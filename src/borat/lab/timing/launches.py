@@ -1,7 +1,7 @@
 """Number of operations of a step on the device; on a GPU, each is at least one kernel launch.
 
-Operations are counted without a GPU, on fake tensors. Views and allocations launch nothing. An operation on a list of
-tensors counts once, as in PyTorch's fused optimizers, although a GPU may split a long list. The kernels that the
+Operations are counted without a GPU, on fake tensors. Views and allocations launch no kernels. An operation on a list
+of tensors counts once, as in PyTorch's fused optimizers, although a GPU may split a long list. The kernels that the
 compiler generates for the same step are counted on the CPU.
 """
 
@@ -22,7 +22,7 @@ from borat.lab.baselines import take_step
 from borat.lab.tables import Table
 
 _ELEMENTS = 2**20
-"""Size of a parameter tensor: larger than the numbers of any bundle."""
+"""Number of elements of a parameter: more than the numbers of any bundle."""
 
 
 def measure_launches(tensors: int = 60) -> Table:
@@ -73,7 +73,7 @@ def _take_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count operations, separately for tensors as large as a parameter and smaller ones."""
+    """Count operations on tensors as large as a parameter, and on smaller ones."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

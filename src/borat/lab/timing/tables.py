@@ -1,4 +1,4 @@
-"""The tables of the benchmark, for the terminal and for the documentation."""
+"""Tables of the benchmark, for the terminal and for the documentation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def measured_tables(models: Sequence[str], rounds: int, progress_bar: ProgressBa
 
 
 def _cost_tables(costs: Sequence[OptimizerCost], title: str, references: Mapping[str, str]) -> list[Table]:
-    """Return a table for each model; the dual has a column if it was timed."""
+    """Return a table for each model, with a column for the dual if it was timed."""
     is_timed = any(cost.dual_share is not None for cost in costs)
     head = ("optimizer", "ms per batch", *references, *(["dual's share"] if is_timed else []), "state / parameters")
     found = []
