@@ -115,7 +115,7 @@ def test_compressed_table(flowers):
 
 
 def test_bad_labels(flowers):
-    with pytest.raises(DataError, match=r"no column 'label', only width.*; give label_column, that of"):
+    with pytest.raises(DataError, match=r"no column 'label', only width.*; set label_column to that of"):
         load("csv", data_dir=flowers)
     with pytest.raises(DataError, match=r"line 2: column 'width' must hold classes, which are whole numbers or text"):
         load("csv", data_dir=flowers, label_column="width")

@@ -215,7 +215,7 @@ def test_validation_larger_than_train(mnist):
 def test_validation_size_of_a_set_with_a_validation_split(tmp_path):
     for split in ("train", "valid"):
         write_images(tmp_path / f"{split}.parquet", random_images(9, (3, 64, 64)), "image", {"label": [1] * 9})
-    with pytest.raises(DataError, match="tiny_imagenet has a validation set of its own"):
+    with pytest.raises(DataError, match="tiny_imagenet has its own validation set"):
         read(tmp_path, "tiny_imagenet")
 
 
@@ -233,7 +233,7 @@ def test_hub_out_of_reach(monkeypatch):
 
     use_hub(monkeypatch, load_dataset)
     for name, hub in (("cifar10", "uoft-cs/cifar10"), ("imagenet", "ILSVRC/imagenet-1k"), ("snli", "stanfordnlp/snli")):
-        with pytest.raises(MissingDataError, match=f"cannot load '{hub}', split 'train', .*no network.*give data_dir"):
+        with pytest.raises(MissingDataError, match=f"cannot load '{hub}', split 'train', .*no network.*set data_dir"):
             load(name)
 
 
@@ -281,7 +281,7 @@ def test_snli_train_split(tmp_path):
     (None, "does not exist"),
     ("a 1 2\nman 1\n", "line 2: expected a word and 2 numbers"),
     ("a 1 2\nman 1 x\n", "line 2: could not convert"),
-    ("zebra 1 2\n", "has a vector for none of the"),
+    ("zebra 1 2\n", "has no vector for any of the"),
     ("a\n", "line 1: expected a word and 0 numbers"),
     (b"\xff\xfe\x00 1 2\n", "codec can't decode"),
 ])  # fmt: skip

@@ -73,7 +73,7 @@ def test_folders_of_splits(tmp_path, pets):
     for name in ("cat", "dog"):
         Image.new("L", (9, 7)).save(tmp_path / "sets" / "test" / name / "grey.png")
     with pytest.raises(
-        DataError, match=r"grey.png: the image has 9 x 7 pixels, expected 6 x 8, as the first image; give image_size"
+        DataError, match=r"grey.png: the image has 9 x 7 pixels, expected 6 x 8, as the first image; set image_size"
     ):
         load("images", data_dir=tmp_path / "sets")
 
@@ -259,7 +259,7 @@ def test_parquet_with_other_columns(tmp_path, as_struct, names):
         pq.write_table(pa.table({"picture": column, "kind": labels}), tmp_path / "everything.parquet")
     with pytest.raises(
         DataError,
-        match=r"has no column 'image', only picture, kind; give image_column and label_column to read others",
+        match=r"has no column 'image', only picture, kind; set image_column and label_column to read others",
     ):
         load("images", data_dir=tmp_path)
     with pytest.raises(DataError, match="has no column 'label', only picture, kind; give"):
@@ -312,7 +312,7 @@ def huge(content):
 def test_known_sets_with_other_columns(tmp_path):
     for split in ("train", "test"):
         write_images(tmp_path / f"{split}.parquet", random_images(20, (1, 28, 28)), "picture", {"kind": [1, 2] * 10})
-    with pytest.raises(DataError, match=r"no column 'image', only picture, kind; give image_column"):
+    with pytest.raises(DataError, match=r"no column 'image', only picture, kind; set image_column"):
         load("mnist", data_dir=tmp_path, validation_size=5)
     task = load("mnist", data_dir=tmp_path, validation_size=5, image_column="picture", label_column="kind")
     assert task.description.sizes == {"train": 15, "validation": 5, "test": 20}
@@ -376,7 +376,7 @@ def test_bad_images(pets, change, kind, message):
 
 
 def test_bad_folders(tmp_path, pets):
-    with pytest.raises(MissingDataError, match="images is read from local files: give data_dir"):
+    with pytest.raises(MissingDataError, match="images is read from local files: set data_dir"):
         load("images")
     with pytest.raises(MissingDataError, match=r"nowhere does not exist; data_dir must be a folder that holds"):
         load("images", data_dir=tmp_path / "nowhere")

@@ -9,6 +9,7 @@ import torch
 
 from borat import FreeBORAT
 from borat.lab.tasks import TASKS, TaskResult, find_task, locate, run
+from borat.lab.tasks.task import minibatches
 
 IN_GYM = ("reinforce", "ppo")
 PLATEAU = {"factorisation": 400}
@@ -59,6 +60,11 @@ def test_free_borat_trains_every_task(task):
     assert result.status == "finished"
     assert math.isfinite(result.score)
     assert result.score > 0.0
+
+
+def test_a_small_data_set_is_one_batch():
+    batches = minibatches(64, torch.arange(5))
+    assert [next(batches)[0].sort().values.tolist() for _ in range(3)] == 3 * [[0, 1, 2, 3, 4]]
 
 
 def test_the_global_generator_is_restored():

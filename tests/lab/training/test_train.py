@@ -319,7 +319,7 @@ def test_step_sizes_are_recorded(tmp_path):
         (["--data", "cifr10"], "did you mean 'cifar10'?"),
         (["--weight-decay", "0.1"], "weight_decay does not apply to borat"),
         (["--data", "repeat_copy"], "model must be dnc for repeat_copy, got 'mlp-128-128'"),
-        (["--model", "infersent"], "model must be one for images or vectors for digits"),
+        (["--model", "infersent"], "model must take images or vectors for digits"),
         (["--model", "mlp-bn-8", "--train-limit", "129"], "batch_size must leave at least 2 of 129 examples"),
         (["--momentum", "2"], "momentum must be less than 1"),
         (["nowhere.toml"], "the configuration file nowhere.toml does not exist"),

@@ -109,7 +109,7 @@ def test_perplexity_of_a_diverged_run():
         (["--model", "mlp-8"], "model must be gpt or ngram for text, got 'mlp-8'"),
         (["--model", "ngram-2-8", "--loss", "hinge"], "loss must be ce for text"),
         (["--model", "ngram-2-8", "--window", "9999"], "characters"),
-        (["--data", "digits", "--model", "gpt-1-8"], "model must be one for images or vectors for digits"),
+        (["--data", "digits", "--model", "gpt-1-8"], "model must take images or vectors for digits"),
         (["--data", "digits", "--window", "8"], "window does not apply to digits"),
     ],
 )

@@ -1,4 +1,4 @@
-"""DoG from dog-optimizer, with the average of its iterates."""
+"""DoG from dog-optimizer, with averaging of its iterates."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ GAMMA = 8.0
 class DoG(dog.DoG):  # type: ignore[misc]
     r"""Distance over gradients (Ivgi, Hinder and Carmon, 2023), evaluated at the average of its iterates.
 
-    Its authors call averaging crucial if the step size does not decay. This is their polynomial decay averaging,
+    The authors call averaging crucial if the step size does not decay. This is their polynomial-decay averaging,
 
     .. math::
         \bar w_t = \bar w_{t-1} + \frac{1 + \gamma}{t + \gamma} (w_t - \bar w_{t-1}), \qquad \gamma = 8,
 
-    of the parameters and of the statistics of batch normalisation. The library's averager needs a second model and is
-    not part of the optimizer's state. :meth:`eval` moves the model to the average, :meth:`train` moves it back.
+    of the parameters and the running statistics of batch normalisation. The library's own averager needs a second
+    model and is not part of the optimizer's state. :meth:`eval` moves the model to the average, :meth:`train` back.
 
     Args:
         model: the model to train.
@@ -47,7 +47,7 @@ class DoG(dog.DoG):  # type: ignore[misc]
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         if self.param_groups[0]["evaluating"]:
-            raise RuntimeError("step() was called between eval() and train(), while the model is at the average")
+            raise RuntimeError("step() must not be called between eval() and train(): the model is at the average")
         loss: Tensor | None = super().step(closure)
         self._project()
         self._average()
@@ -55,7 +55,7 @@ class DoG(dog.DoG):  # type: ignore[misc]
 
     @property
     def step_size(self) -> float | None:
-        """Distance over the root of the sum of squared gradients, times ``lr``."""
+        """Distance over the root of the sum of squared gradient norms, times ``lr``."""
         eta = self.param_groups[0].get("eta")
         return None if eta is None else float(eta[0])
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from borat._checks import check_momentum, is_number
+from borat._checks import check_momentum, check_not_negative
 from borat._optim.base import check_loss
 from borat._optim.checks import check_lr
 from borat._state import sharding
@@ -21,32 +21,31 @@ Loss = Tensor | float
 REACHABLE = 0.9
 r"""L4's fraction :math:`\gamma` of the smallest loss so far that counts as reachable."""
 FIRST_REACHABLE = 0.75
-"""Estimate of the smallest loss at the first step, as a share of the first loss."""
+"""Initial estimate of the smallest loss, as a fraction of the first loss."""
 MEMORY = 1000.0
 r"""Time constant :math:`\tau` of the decay of the smallest loss."""
 L4_EPS = 1e-12
 BETA2, ADAM_EPS = 0.999, 1e-4
-"""Constants of Adam as in the authors' code of L4."""
+"""Adam's constants in the L4 authors' code."""
 
 
 class LossBased(Optimizer):
-    """Base of optimizers whose step needs the loss of the batch as well as its gradients.
+    """Base class of optimizers whose step needs the loss of the batch as well as its gradients.
 
-    Numbers are kept in the parameter groups and tensors in the state, so that a state dict holds everything.
+    Numbers are stored in the parameter groups and tensors in the state, so that the state dict is complete.
     """
 
     buffers: tuple[str, ...] = ()
-    """Names of the tensors that are kept for each parameter; they start at zero."""
+    """Names of the tensors in each parameter's state; they are initialised to zero."""
 
     step_size: float | None = None
-    """Factor of the gradient, or of the direction in its place, in the last update; None before the first."""
+    """Factor of the gradient, or of the search direction, in the last update; None before the first."""
 
     def __init__(
         self, params: ParamsT, lr: float, *, momentum: float = 0.9, weight_decay: float = 0.0, **numbers: float
     ) -> None:
         check_lr(lr, 1)
-        if not is_number(weight_decay) or weight_decay < 0.0:
-            raise ValueError(f"weight_decay must be a number of at least 0, got {weight_decay!r}")
+        check_not_negative("weight_decay", weight_decay)
         check_momentum(momentum)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, **numbers})
 
@@ -55,13 +54,13 @@ class LossBased(Optimizer):
         """Update the parameters.
 
         Args:
-            closure: returns the loss, and may compute it and its gradients anew.
+            closure: returns the loss, and may recompute it and its gradients.
             loss: the loss whose gradients are in the parameters' ``grad``.
         """
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if loss is None:  # tools that load checkpoints create the state by a step with learning rates of zero
+        if loss is None:  # torch.distributed.checkpoint creates the state by a step with lr = 0
             if any(group["lr"] for group in self.param_groups):
                 raise ValueError("step needs the loss of the batch: call step(loss=loss) or step(lambda: loss)")
             for _, p, _ in self._parameters():
@@ -75,7 +74,7 @@ class LossBased(Optimizer):
     def _update(self, loss: float) -> None: ...
 
     def _parameters(self) -> Iterator[tuple[dict[str, Any], Tensor, Tensor]]:
-        """Yield the group, the parameter and the gradient of each parameter with a gradient."""
+        """Yield the group, the parameter and its gradient, for each parameter with a gradient."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -89,7 +88,7 @@ class LossBased(Optimizer):
         return state
 
     def _regularised(self, loss: float) -> tuple[float, list[Tensor]]:
-        r"""Return the value and the gradient of :math:`\ell(w) + \frac{\lambda}{2} \|w\|^2`."""
+        r"""Return the value and the gradients of :math:`\ell(w) + \frac{\lambda}{2} \|w\|^2`."""
         gradients = []
         for group, p, gradient in self._parameters():
             decay = group["weight_decay"]
@@ -99,7 +98,7 @@ class LossBased(Optimizer):
 
 
 def inner_product(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
-    """Return the inner product of all tensors as one vector; they may be sharded."""
+    """Return the inner product of two lists of tensors, each taken as one vector; they may be sharded."""
     products = [
         sharding.over_mesh(torch.dot(sharding.local(x).flatten(), sharding.local(y).flatten()), x)
         for x, y in zip(xs, ys, strict=True)
@@ -108,14 +107,14 @@ def inner_product(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Return the quotient, or zero if the denominator is zero: no gradient, no step."""
+    """Return the quotient, or zero if the denominator is zero: without a gradient there is no step."""
     return numerator / denominator if denominator else 0.0
 
 
 class DFW(LossBased):
     r"""Deep Frank-Wolfe (Berrada, Zisserman and Kumar, ICLR 2019, Algorithm 2), for piecewise linear losses.
 
-    One step of Frank-Wolfe on the dual of a proximal problem with a linear SVM, whose optimal size has a closed form.
+    One Frank-Wolfe step on the dual of a proximal problem with a linear SVM; its optimal size has a closed form.
     With the gradient :math:`\delta` of the loss :math:`\ell` and that of the regularisation, :math:`r = \lambda w`:
 
     .. math::
@@ -123,7 +122,7 @@ class DFW(LossBased):
         z &\leftarrow \mu z - \eta \gamma (\delta + r) \\
         w &\leftarrow w - \eta (r + \gamma \delta) + \mu z
 
-    Without weight decay this is ALI-G. The authors' code adds 1e-5 to the denominator; this one does not.
+    Without weight decay this is ALI-G. Unlike the authors' code, this one does not add 1e-5 to the denominator.
 
     Args:
         params: parameters or parameter groups.
@@ -150,18 +149,18 @@ class DFW(LossBased):
 
 
 class BPGrad(LossBased):
-    r"""BPGrad (Zhang, Wu and Wang, CVPR 2018), in the form in which its authors use it.
+    r"""BPGrad (Zhang, Wu and Wang, CVPR 2018), in the form that its authors use in practice.
 
-    If :math:`f` has the Lipschitz constant :math:`L`, no point nearer than :math:`f(w) / L` can be a minimum with value
-    zero. So a step goes that far along the gradient :math:`g`:
+    If :math:`f` has the Lipschitz constant :math:`L`, no point closer than :math:`f(w) / L` can be a minimum with value
+    zero. The step has this length and the direction of the negative gradient :math:`-g`:
 
     .. math::
         v &\leftarrow \mu v - \frac{f(w)}{L} \frac{g}{\|g\|} \\
         w &\leftarrow w + v
 
     This is the practical solver of the paper with one sample in each branch and a lower bound of zero
-    (:math:`\rho = 0`), as in the experiments of Berrada et al. (2019, 2020) and of the BORAT paper. Their code
-    does not move at all without momentum; this one does.
+    (:math:`\rho = 0`), as in the experiments of Berrada et al. (2019, 2020) and of the BORAT paper. Unlike their code,
+    this one also moves without momentum.
 
     Args:
         params: parameters or parameter groups.
@@ -208,20 +207,20 @@ class SPS(LossBased):
 
 
 class L4Mom(LossBased):
-    r"""L4 (Rolínek and Martius, NeurIPS 2018): step to where the linearised loss reaches the smallest attainable one.
+    r"""L4 (Rolínek and Martius, NeurIPS 2018): step to the point where the linearised loss reaches the smallest loss.
 
     .. math::
         w \leftarrow w - \alpha \frac{\ell - \gamma L_{\min}}{\langle g, v \rangle + \epsilon} \, v
 
-    where :math:`g` is the average of the gradients with momentum and bias correction, :math:`v` the direction of the
-    underlying method, here :math:`g` itself, and :math:`L_{\min}` an estimate of the smallest loss: 0.75 times the
-    first loss at first, then the smallest one so far, which grows by :math:`1 + 1/\tau` after each step. The constants
-    are those of the paper and of the authors' code.
+    where :math:`g` is the bias-corrected moving average of the gradients, :math:`v` the direction of the underlying
+    method, here :math:`g` itself, and :math:`L_{\min}` an estimate of the smallest loss: initially 0.75 times the first
+    loss, then the smallest loss so far, multiplied by :math:`1 + 1/\tau` after each step. The constants are those of
+    the paper and of the authors' code.
 
     Args:
         params: parameters or parameter groups.
         lr: the fraction :math:`\alpha`.
-        momentum: decay of the averages of gradients.
+        momentum: decay rate of the moving average of the gradients.
         weight_decay: :math:`\lambda`; the loss and its gradient have the term :math:`\frac{\lambda}{2} \|w\|^2`.
     """
 
@@ -249,7 +248,7 @@ class L4Mom(LossBased):
         return average
 
     def _average(self, p: Tensor, name: str, new: Tensor, decay: float) -> Tensor:
-        """Update a moving average that started at zero, and return it without that bias."""
+        """Update a moving average and return it with bias correction."""
         average, steps = self._buffers_of(p)[name], int(self.param_groups[0]["steps"])
         return average.lerp_(new, 1.0 - decay) / (1.0 - decay**steps)
 

@@ -1,4 +1,4 @@
-"""MoMo and MoMo-Adam from momo-opt, with a complete state dict and a readable step size."""
+"""MoMo and MoMo-Adam from momo-opt, with a complete state dict and the step size."""
 
 from __future__ import annotations
 
@@ -12,45 +12,39 @@ from torch import Tensor, nn
 from borat.lab.baselines.loss_based import Loss
 
 
-class _InGroup:
-    """An attribute that is kept in the first parameter group, and so in the state dict."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name.lstrip("_")
-
-    def __get__(self, optimizer: Any, owner: type) -> Any:
-        return optimizer.param_groups[0][self.name]
-
-    def __set__(self, optimizer: Any, value: Any) -> None:
-        optimizer.param_groups[0][self.name] = value
+def _in_group(key: str) -> property:
+    """Return a property that is stored in the first parameter group, and hence in the state dict."""
+    return property(
+        lambda optimizer: optimizer.param_groups[0][key],
+        lambda optimizer, value: optimizer.param_groups[0].update({key: value}),
+    )
 
 
 class _Remembering:
-    r"""Save the average loss and the number of steps, and report the step size; the library does neither.
+    r"""Save the average loss and the number of steps, and expose the step size; the library does neither.
 
-    The step size follows from the averages that the library keeps of the losses (:math:`\bar f`), of the gradients
-    (:math:`d`) and of their products with the parameters (:math:`\gamma`):
+    The step size follows from the library's averages of the losses (:math:`\bar f`), of the gradients (:math:`d`) and
+    of their inner products with the parameters (:math:`\gamma`):
 
     .. math::
         \tau = \min \Big\{ \frac{\eta}{\rho}, \;
             \frac{[(1 + \eta \lambda)(\bar f - \rho f_* - \gamma) + \langle d, w \rangle]_+}{\|d\|_{D^{-1}}^2} \Big\}
     """
 
-    _number_steps = _InGroup()
-    loss_avg = _InGroup()
+    _number_steps = _in_group("number_steps")
+    loss_avg = _in_group("loss_avg")
     step_size: float | None = None
     param_groups: list[dict[str, Any]]
     state: dict[Any, Any]
     lb: float
 
     def step(self, closure: Callable[[], Loss] | None = None, loss: Loss | None = None) -> Loss:
-        params = self.param_groups[0]["params"]
-        before = [p.detach().clone() for p in params]
-        result: Loss = super().step(closure, loss)  # type: ignore[misc]
-        for p in params:  # created in float32, but loaded in the parameter's type
-            self.state[p]["grad_dot_w"] = self.state[p]["grad_dot_w"].to(p.dtype)
         group = self.param_groups[0]
+        before = [p.detach().clone() for p in group["params"]]
+        result: Loss = super().step(closure, loss)  # type: ignore[misc]
         states = [self.state[p] for p in group["params"]]
+        for w, state in zip(before, states, strict=True):  # created in float32, but loaded in the parameter's dtype
+            state["grad_dot_w"] = state["grad_dot_w"].to(w.dtype)
         dot = sum(torch.sum(w * state["grad_avg"]) for w, state in zip(before, states, strict=True))
         norm = sum(torch.sum(state["grad_avg"] * self._direction(state)) for state in states)
         gamma = sum(state["grad_dot_w"] for state in states)

@@ -1,11 +1,11 @@
-"""Optimizers and losses as the tables of methods and losses describe them."""
+"""Construction of optimizers and losses from a configuration."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from borat.lab.methods import METHODS, Method
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
-    """Return the optimizer of a run. If it takes no constraint, the radius is enforced after each step."""
+    """Return the optimizer of a run. If it takes no constraint, the weights are projected after each step."""
     check_optimizer(config)
     method = METHODS[config.optimizer]
     if not method.shards and any(map(sharding.is_sharded, model.parameters())):
@@ -38,7 +38,7 @@ def make_optimizer(model: nn.Module, config: RunConfig) -> Optimizer:
 
 
 def check_optimizer(config: RunConfig) -> None:
-    """Raise a ValueError for an optimizer that is not installed, or that does not support this loss or weight decay."""
+    """Raise a ValueError for an optimizer that is not installed or does not support the loss or the weight decay."""
     check_method(config)
     method = METHODS[config.optimizer]
     if config.weight_decay and "weight_decay" not in method.takes:
@@ -47,26 +47,20 @@ def check_optimizer(config: RunConfig) -> None:
 
 
 def _find_class(method: Method) -> Callable[..., Optimizer]:
-    """Import the class of a method now: its library may not be installed."""
+    """Return the class of a method; raise a ValueError if its library is not installed."""
     try:
-        return _import(method.optimizer) if isinstance(method.optimizer, str) else method.optimizer
+        return resolve_name(method.optimizer) if isinstance(method.optimizer, str) else method.optimizer
     except ModuleNotFoundError as error:
         raise ValueError(f"this optimizer needs {error.name}, which is missing: pip install 'borat[peers]'") from error
 
 
 def make_loss(config: RunConfig) -> nn.Module:
     """Return the loss of a run."""
-    return _import(LOSSES[config.loss])()
-
-
-def _import(place: str) -> Any:
-    """Return the object at a place of the form ``module:name``."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    return resolve_name(LOSSES[config.loss])()
 
 
 def sgd(params: list[nn.Parameter], lr: float, momentum: float, **options: Any) -> Optimizer:
-    """Return SGD, with Nesterov's form of momentum if there is any."""
+    """Return SGD, with Nesterov momentum unless ``momentum`` is 0."""
     return torch.optim.SGD(params, lr=lr, momentum=momentum, nesterov=momentum > 0.0, **options)
 
 
@@ -74,7 +68,7 @@ def nadamw(params: list[nn.Parameter], lr: float, **options: Any) -> Optimizer:
     """Return NAdam with decoupled weight decay."""
 
     def keep_types(optimizer: Optimizer, *_: Any) -> None:
-        for p, state in optimizer.state.items():  # created in float32, but loaded in the parameter's type
+        for p, state in optimizer.state.items():  # created in float32, but loaded in the parameter's dtype
             state["mu_product"] = state["mu_product"].to(p.dtype)
 
     optimizer = torch.optim.NAdam(params, lr=lr, decoupled_weight_decay=True, **options)

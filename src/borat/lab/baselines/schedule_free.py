@@ -15,10 +15,14 @@ from borat.lab.baselines.loss_based import inner_product
 
 
 class _ExactReturn:
-    """Let :meth:`train` undo :meth:`eval` bit for bit, which the library does up to rounding."""
+    """Start in training mode; :meth:`train` undoes :meth:`eval` bit for bit, the library only up to rounding."""
 
     param_groups: list[dict[str, Any]]
     state: dict[Tensor, dict[str, Tensor]]
+
+    def __init__(self, params: list[nn.Parameter], lr: float, **options: float) -> None:
+        super().__init__(params, lr=lr, **options)  # type: ignore[call-arg]
+        self.param_groups[0]["train_mode"] = True
 
     @torch.no_grad()
     def eval(self) -> None:
@@ -56,21 +60,14 @@ class ScheduleFree(_ExactReturn, schedulefree.SGDScheduleFree):  # type: ignore[
     """
 
     def __init__(
-        self,
-        params: list[nn.Parameter],
-        lr: float = 1.0,
-        *,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        constraint: L2Ball | None = None,
+        self, params: list[nn.Parameter], lr: float, *, momentum: float, weight_decay: float, constraint: L2Ball | None
     ) -> None:
         self.constraint = constraint
         if not 0.0 < momentum < 1.0:
             raise ValueError(f"momentum must be between 0 and 1 for schedule-free, got {momentum}")
         if constraint is not None:
             constraint(params)
-        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-        self.param_groups[0]["train_mode"] = True
+        super().__init__(params, lr, momentum=momentum, weight_decay=weight_decay)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
@@ -85,7 +82,7 @@ class ScheduleFree(_ExactReturn, schedulefree.SGDScheduleFree):  # type: ignore[
         return float(group["scheduled_lr"]) if group["k"] else None
 
     def _project(self, radius: float) -> None:
-        r"""Project :math:`z`, and move :math:`y` as if the step of :math:`z` had ended there."""
+        r"""Project :math:`z`, and move :math:`y` as if the step of :math:`z` had ended at the projection."""
         group, params = self.param_groups[0], self._started()
         zs = [self.state[p]["z"] for p in params]
         norm = math.sqrt(inner_product(zs, zs))
@@ -101,7 +98,3 @@ class ScheduleFree(_ExactReturn, schedulefree.SGDScheduleFree):  # type: ignore[
 
 class ScheduleFreeAdamW(_ExactReturn, schedulefree.AdamWScheduleFree):  # type: ignore[misc]
     r"""Schedule-Free AdamW: :math:`z` takes the steps of Adam without momentum."""
-
-    def __init__(self, params: list[nn.Parameter], lr: float = 0.0025, *, weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr=lr, weight_decay=weight_decay)
-        self.param_groups[0]["train_mode"] = True

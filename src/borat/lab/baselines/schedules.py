@@ -1,4 +1,4 @@
-"""The learning-rate schedules of the paper's first figure and of its experiments, for any budget.
+"""Learning-rate schedules of the paper's first figure and of its experiments, for any budget.
 
 ============= ==========================================================================================================
 constant      the learning rate does not change
@@ -10,13 +10,13 @@ cosine        warm restarts of Loshchilov and Hutter (2017): four cycles of cosi
               long as the one before; the first takes a fifteenth of the budget, and the last ends with it. The
               learning rate changes after each batch
 one-cosine    a single cosine from the learning rate to zero
-warmup        rises from zero over the first 5 % of the budget, then stays
+warmup        rises from zero over the first 5 % of the budget, then stays constant
 warmup-cosine the same rise, then a single cosine to zero
 plateau       of the paper's experiment on SNLI: divided by 5 after each epoch without a new best validation accuracy,
               or validation loss if there is no accuracy
 ============= ==========================================================================================================
 
-All work with every optimizer. A new learning rate takes effect at BORAT's next bundle.
+All schedules work with every optimizer. In BORAT, a new learning rate takes effect at the next bundle.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
+from borat._checks import check_count
 from borat.lab.config import RunConfig
 
 COSINE_CYCLES = 1 + 2 + 4 + 8
 """Sum of the lengths of the cycles, in units of the first."""
 WARMUP = 0.05
-"""Share of the budget in which the learning rate rises."""
+"""Fraction of the budget during which the learning rate rises."""
 
 
 class Schedule:
-    """PyTorch scheduler that is stepped per batch or per epoch, as it requires.
+    """PyTorch scheduler that is stepped after each batch or each epoch, depending on its type.
 
     Args:
         scheduler: the scheduler, or None for a constant learning rate.
@@ -67,16 +68,15 @@ class Schedule:
         return {"batches_done": self.batches_done, "scheduler": scheduler}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state; the learning rate itself is in the optimizer's state."""
+        """Load a saved state; the learning rate itself is in the optimizer's state."""
         self.batches_done = state["batches_done"]
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
 
 def make_schedule(optimizer: Optimizer, config: RunConfig, batches: int) -> Schedule:
-    """Return the schedule of a run with this number of batches in an epoch."""
-    if batches < 1:
-        raise ValueError(f"batches must be at least 1, got {batches}")
+    """Return the schedule of a run with ``batches`` batches per epoch."""
+    check_count("batches", batches)
     budget = config.epochs * batches
     scheduler: lr_scheduler.LRScheduler | None = None
     match config.schedule:
@@ -98,12 +98,12 @@ def make_schedule(optimizer: Optimizer, config: RunConfig, batches: int) -> Sche
 
 
 def _milestones(config: RunConfig, *shares: float) -> list[int]:
-    """Return the epochs after which these shares of the budget are spent, none before the end of the first."""
+    """Return the epochs after which these fractions of the budget are spent, at least 1."""
     return [max(1, round(share * config.epochs)) for share in shares]
 
 
 def _factor(warmup: int, end: int | None) -> Callable[[int], float]:
-    """Return the factor of the learning rate by batch: a rise over ``warmup`` of them, a cosine to zero at ``end``."""
+    """Return the function from batch to factor: a rise over ``warmup`` batches, then a cosine to zero at ``end``."""
 
     def factor(batch: int) -> float:
         if batch < warmup:

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from borat._numbers.step_info import StepInfo
 from borat._state import sharding
 from borat._state.store import world_size
 
@@ -20,7 +19,7 @@ from borat._state.store import world_size
 def take_step(optimizer: Optimizer, loss: Tensor) -> None:
     """Update the parameters from their gradients and the loss, without evaluating the model again.
 
-    Processes that train together pass the losses of their parts of the batch and take the step of the whole batch.
+    Processes that train together pass the losses of their parts of the batch; the step is that of the whole batch.
     """
     if not drops_batches(optimizer):  # the optimizers of this library average the loss themselves
         loss = loss.detach()
@@ -32,7 +31,7 @@ def take_step(optimizer: Optimizer, loss: Tensor) -> None:
 
 @contextmanager
 def evaluating(optimizer: Any) -> Iterator[None]:
-    """Move the model to the point at which its method is evaluated, and back afterwards, bit for bit.
+    """Move the model to the point at which the method is evaluated, and back afterwards, bit for bit.
 
     BORAT is evaluated at the centre of its bundle, FreeBORAT, Schedule-Free and DoG at their averages, the others at
     the current point.
@@ -47,28 +46,31 @@ def evaluating(optimizer: Any) -> Iterator[None]:
         optimizer.train()
 
 
-def last_step(optimizer: Optimizer) -> StepInfo | None:
-    """Return the last update of an optimizer of this library; None before the first, and for other optimizers."""
-    return getattr(optimizer, "last_step", None)
-
-
 def drops_batches(optimizer: Optimizer) -> bool:
-    """True if it drops batches with a loss that is not finite, as the optimizers of this library do."""
-    return hasattr(type(optimizer), "dropped_batches")  # reading it from the optimizer itself is a device sync
+    """Return True for optimizers of this library, which drop batches with a non-finite loss."""
+    return hasattr(type(optimizer), "dropped_batches")  # reading the property of the optimizer would sync the device
+
+
+def needs_flush(optimizer: Optimizer) -> bool:
+    """Return True at the end of a run that was too short for a whole bundle: only a flush updates the weights.
+
+    In longer runs, left-over batches make no update: an update from few batches can undo much of the training.
+    """
+    return hasattr(optimizer, "flush") and not optimizer.state_dict()["param_groups"][0]["bundle"]["updates"]
 
 
 def is_lost(optimizer: Optimizer, loss: float) -> bool:
-    """True if the loss is not finite and the optimizer cannot drop the batch: no later batch can repair the weights."""
+    """Return True if the loss is not finite and the optimizer cannot drop the batch: the weights cannot recover."""
     return not drops_batches(optimizer) and not math.isfinite(loss)
 
 
 def step_size(optimizer: Optimizer) -> float | None:
-    """Return the step size of the last update, that of the first group if there are several.
+    """Return the step size of the last update, in the first parameter group.
 
-    None before the first update, and for methods with a step size for each coordinate.
+    It is None before the first update, and for methods with a step size for each coordinate.
     """
-    if (step := last_step(optimizer)) is not None:
-        return step.step_size[0] if isinstance(step.step_size, tuple) else step.step_size
+    if (step := getattr(optimizer, "last_step", None)) is not None:  # of an optimizer of this library
+        return float(step.step_size[0] if isinstance(step.step_size, tuple) else step.step_size)
     if isinstance(optimizer, torch.optim.SGD):
         return float(optimizer.param_groups[0]["lr"])
     group = optimizer.param_groups[0]

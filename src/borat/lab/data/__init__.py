@@ -1,4 +1,4 @@
-"""Data sets by name: ``load("cifar100", data_dir=...)`` gives splits in memory and batches made on the device."""
+"""Data sets by name: ``load("cifar100", data_dir=...)`` returns splits in memory, with batches on the device."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ += ["load", "load_for"]
 
 @dataclass(frozen=True)
 class Loader:
-    """Function that loads a data set, and the options that only some data sets have."""
+    """Function that loads a data set, and the options and models that suit it."""
 
     load: Callable[[Options], Task]
     options: tuple[str, ...] = ()
-    """Keys of a configuration that apply to it, besides those in ``COMMON``."""
+    """Configuration keys that apply to the data set, besides those in ``COMMON``."""
     models: tuple[str, ...] = ()
-    """Families of models for these data; empty for all models of images or vectors."""
+    """Model families for these data; empty if all models of images or vectors apply."""
 
 
 COMMON = ("seed", "train_limit", "augment")
-"""Keys of a configuration that apply to all data sets."""
+"""Configuration keys that apply to all data sets."""
 IMAGE_OPTIONS = ("label_noise", "validation_size", "image_size", "image_column", "label_column")
 TEXT_MODELS = ("gpt", "ngram")
 DATASETS: dict[str, Loader] = {
@@ -62,7 +62,7 @@ OWN = ("images", "csv", "text")
 
 
 KEYS = tuple(dict.fromkeys((*COMMON, *(key for loader in DATASETS.values() for key in loader.options))))
-"""Keys of a configuration that are options of its data set."""
+"""Configuration keys that are options of a data set."""
 
 
 def load(name: str = "digits", *, data_dir: str | Path | None = None, **options: Any) -> Task:
@@ -73,12 +73,12 @@ def load(name: str = "digits", *, data_dir: str | Path | None = None, **options:
         data_dir: a folder of parquet files, as on the hub: ``train*.parquet``, ``test*.parquet``, ``valid*.parquet``,
             ``extra*.parquet``; by default the hub itself. For the LIBSVM sets a folder of their text files, for
             ``images`` a folder of class folders or parquet files, for ``csv`` and ``text`` a file.
-        **options: keys of :class:`~borat.lab.config.RunConfig` that apply to it. The seed is that of label noise, of
-            synthetic problems, and by default of the batches; held-out examples and subsets do not depend on it.
+        **options: keys of :class:`~borat.lab.config.RunConfig` that apply to the data set. The seed determines label
+            noise, synthetic problems and, by default, the batches; held-out examples and subsets do not depend on it.
 
     Raises:
-        MissingDataError: a file or folder is missing, or the hub cannot be reached. It is a FileNotFoundError.
-        DataError: the data cannot be used. It is a ValueError.
+        MissingDataError: if a file or folder is missing, or the hub cannot be reached; a FileNotFoundError.
+        DataError: if the data cannot be used; a ValueError.
 
     Example:
         >>> task = load("digits")

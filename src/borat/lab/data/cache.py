@@ -1,4 +1,4 @@
-"""Cache of decoded files on disk, so that each is decoded once and not in every run."""
+"""On-disk cache of decoded files, so that each is decoded only once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Tensors = dict[str, Tensor]
 
 
 def cached(name: str, identity: Any, make: Callable[[], Tensors]) -> Tensors:
-    """Return the tensors of ``make``, from the cache if they are there for the same ``identity``.
+    """Return the tensors that ``make`` returns, cached by ``identity``.
 
     The cache is the folder ``$BORAT_CACHE``, by default ``~/.cache/borat``. ``identity`` holds the path, size and
-    modification time of the source files, so that changed files are read again; nothing is cached without it. A damaged
-    cache file is replaced. A folder that cannot be written causes a warning.
+    modification time of the source files, so that changed files are read again; if it is empty, nothing is cached. A
+    damaged cache file is replaced. If the folder cannot be written, a warning is issued.
     """
     if not identity:
         return make()

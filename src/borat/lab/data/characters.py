@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import cast
 
 import numpy as np
 import torch
@@ -27,9 +26,7 @@ WINDOW = 64
 NO_LABEL = -100
 """Label that PyTorch's losses ignore."""
 OUTSIDE = re.compile(r"(^|/)((site|dist)-packages|tests?|_bundled|config-[^/]*)/|_sysconfigdata|sitecustomize")
-"""Paths below the standard library that are not part of it, differ between installations, or are its tests."""
-TENTH = 10
-"""A tenth of the text is for validation, another for the test."""
+"""Paths in the standard library's folder that are not part of it, differ between installations, or are tests."""
 
 
 @dataclass(eq=False)
@@ -40,7 +37,7 @@ class CharacterSplit:
     window: int
     sources: tuple[str, ...]
     limit: int | None = None
-    """Number of windows in a pass, if it is not the whole text: random ones if shuffled, otherwise equally spaced."""
+    """Number of windows in a pass, if limited: random windows if shuffled, otherwise equally spaced ones."""
 
     def __len__(self) -> int:
         """Return the number of whole windows in a pass."""
@@ -48,11 +45,11 @@ class CharacterSplit:
         return whole if self.limit is None else min(self.limit, whole)
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
-        """Yield windows, and for each of their characters the next one.
+        """Yield windows and, as labels, the character after each of theirs.
 
-        A shuffled epoch treats the text as a ring and cuts it from a random place on, so that each epoch has other
-        windows. The place and the order depend only on the seed and the epoch. Without shuffling, every character but
-        the first is predicted once: the last window is filled up, with labels of ``NO_LABEL`` after the end.
+        A shuffled epoch treats the text as a ring and cuts it at a random offset, so that each epoch has different
+        windows. The offset and the order depend only on the seed and the epoch. Without shuffling, every character but
+        the first is predicted once: the last window is padded, with the label ``NO_LABEL`` after the end of the text.
         """
         total = len(self.tokens)
         first, order = 0, torch.arange(-(-(total - 1) // self.window))
@@ -74,10 +71,10 @@ class CharacterSplit:
 
 
 def load_characters(options: Options) -> Task:
-    """Load a text file in UTF-8, or by default the topics of Python's documentation, which CPython contains.
+    """Load a text file in UTF-8; by default, the topics of Python's documentation, which are part of CPython.
 
-    The first eight tenths of the text are for training, the next for validation, the last for the test. The alphabet is
-    that of the whole text, so that every character has a probability.
+    The first eight tenths of the text are for training, the next tenth for validation, the last for the test. The
+    alphabet is that of the whole text, so that every character has a probability.
     """
     text, where = "\n".join(topics[name] for name in sorted(topics)), "Python's pydoc_data.topics"
     if options.data_dir is not None:
@@ -85,13 +82,14 @@ def load_characters(options: Options) -> Task:
     return _as_task("text", text, where, options)
 
 
-def _as_task(name: str, text: str, where: str, options: Options) -> Task:
+def _as_task(name: str, text: str, where: str, options: Options, **limits: int | None) -> Task:
+    """Return the task of a text. ``limits`` holds the number of windows in a pass over a split, if limited."""
     alphabet, tokens = encode(text)
     if len(alphabet) < 2:
         raise DataError(f"{where} must hold at least two different characters, got only {alphabet!r}")
     return make_task(
         name,
-        _split(tokens, where, options),
+        _split(tokens, where, options, limits),
         options,
         input_shape=(options.window or WINDOW,),
         classes=len(alphabet),
@@ -102,23 +100,21 @@ def _as_task(name: str, text: str, where: str, options: Options) -> Task:
 
 
 def load_topics(options: Options) -> Task:
-    """Load the topics of Python's documentation, even if ``data_dir`` is given for other data sets."""
+    """Load the topics of Python's documentation, ignoring ``data_dir``, which may be set for other data sets."""
     return load_characters(options.model_copy(update={"data_dir": None}))
 
 
 def load_stdlib(options: Options) -> Task:
-    """Load the sources of Python's standard library, except for its tests: eleven million characters.
+    """Load the source of Python's standard library without its tests: eleven million characters.
 
-    The files are in the order of the hashes of their paths, so that each split has files of all kinds. Only those in
-    ASCII count. ``train_limit`` is the number of windows in an epoch and in the test, and ``validation_size`` in the
-    validation, out of the whole split: each epoch draws other windows.
+    The files are sorted by the hashes of their paths, so that each split has files of all kinds. Only ASCII files are
+    included. ``train_limit`` is the number of windows in an epoch and in the test, ``validation_size`` the number in
+    the validation. They are drawn from the whole split, so each epoch has different windows.
     """
     whole = options.model_copy(update={"train_limit": None, "validation_size": None})
-    task = _as_task("stdlib", _stdlib_text(), f"the standard library of Python {platform.python_version()}", whole)
     limits = {"train": options.train_limit, "validation": options.validation_size, "test": options.train_limit}
-    splits = {name: replace(cast("CharacterSplit", split), limit=limits[name]) for name, split in task.splits.items()}
-    sizes = {name: len(split) for name, split in splits.items()}
-    return replace(task, splits=splits, description=replace(task.description, sizes=sizes))
+    where = f"the standard library of Python {platform.python_version()}"
+    return _as_task("stdlib", _stdlib_text(), where, whole, **limits)
 
 
 @cache
@@ -144,9 +140,9 @@ def encode(text: str) -> tuple[str, Tensor]:
     return "".join(map(chr, alphabet.tolist())), torch.from_numpy(places[points])
 
 
-def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterSplit]:
+def _split(tokens: Tensor, where: str, options: Options, limits: dict[str, int | None]) -> dict[str, CharacterSplit]:
     window = options.window or WINDOW
-    test = len(tokens) // TENTH
+    test = len(tokens) // 10
     validation = test if options.validation_size is None else options.validation_size * window + 1
     train = len(tokens) - test - validation
     if min(test, validation, train) <= window:
@@ -158,14 +154,14 @@ def _split(tokens: Tensor, where: str, options: Options) -> dict[str, CharacterS
     if options.train_limit is not None:
         train = min(train, options.train_limit * window + 1)
     parts = {"train": tokens[:train], "validation": tokens[-test - validation : -test], "test": tokens[-test:]}
-    return {name: CharacterSplit(part, window, (where,)) for name, part in parts.items()}
+    return {name: CharacterSplit(part, window, (where,), limits.get(name)) for name, part in parts.items()}
 
 
 def _read(data_dir: Path) -> tuple[str, str]:
     path = find_path("text", data_dir, wanted="a text file", is_folder=False)
     content = path.read_bytes()
     try:
-        text = content.decode("utf-8-sig")  # without a byte order mark
+        text = content.decode("utf-8-sig")  # drops a byte order mark
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path} must be text in UTF-8: byte {error.start} is 0x{content[error.start]:02x}, {error.reason}"

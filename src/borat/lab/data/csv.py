@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 def load_csv(options: Options) -> Task:
-    """Load a table; every column but that of the classes is a feature, standardised by the training split.
+    """Load a table. Every column but that of the classes is a feature, standardised by the training split.
 
-    A fifth of each class is the test set, and a tenth of the rest the validation set.
+    A fifth of each class is the test set, a tenth of the remaining examples the validation set.
     """
     path = find_path("csv", options.data_dir, wanted="a CSV file", is_folder=False)
     table = _read(path)
     column = options.label_column or "label"
     if column not in table:
         found = ", ".join(table.columns)
-        raise DataError(f"{path} has no column {column!r}, only {found}; give label_column, that of the classes")
+        raise DataError(f"{path} has no column {column!r}, only {found}; set label_column to that of the classes")
     names, features = _labels_and_features(path, table, column)
     classes = find_classes(names, f"{path}: column {column!r}")
     labels = number_labels([(str(path), name) for name in names], classes)
@@ -41,7 +41,7 @@ def load_csv(options: Options) -> Task:
     mean, std = train.mean(0), train.std(0, correction=0)
     std = torch.where(std > 0.0, std, 1.0)
     for key, split in splits.items():
-        standard = (split.tensors[0] - mean) / std  # in float64: in float32, times in seconds are all the same
+        standard = (split.tensors[0] - mean) / std  # in float64: float32 cannot tell timestamps apart
         splits[key] = replace(split, tensors=(standard.float(),))
     return make_task(
         "csv",
@@ -55,7 +55,7 @@ def load_csv(options: Options) -> Task:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """Return the fields of a CSV file as strings, indexed by their lines."""
+    """Return the fields of a CSV file as strings, indexed by line number."""
     import pandas as pd  # slow to import
 
     try:
@@ -68,9 +68,9 @@ def _read(path: Path) -> pd.DataFrame:
         raise DataError(f"{path} must have several columns, separated by commas, got one, {names[0]!r}")
     for place, name in enumerate(names, start=1):
         if not name.strip():
-            raise DataError(f"{path}: column {place} has no name. Drop it if it only numbers the rows")
+            raise DataError(f"{path}: column {place} has no name; drop it if it only numbers the rows")
         if names.count(name) > 1:
-            raise DataError(f"{path} has several columns {name!r}; each needs a name of its own")
+            raise DataError(f"{path} has several columns {name!r}; names must be unique")
     is_blank = table.apply(lambda column: column.str.strip() == "").all(axis=1)
     table = table[~is_blank].iloc[1:].set_axis(names, axis=1)
     if table.empty:
@@ -79,7 +79,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _labels_and_features(path: Path, table: pd.DataFrame, column: str) -> tuple[list[Any], Tensor]:
-    """Return the labels as integers if all are whole numbers, and as text if one is not a number."""
+    """Return the labels and the features; labels are integers if all are numbers, otherwise strings."""
     import pandas as pd
 
     numbers = table.apply(pd.to_numeric, errors="coerce").astype("float64")

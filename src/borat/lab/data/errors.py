@@ -1,4 +1,4 @@
-"""Errors of data. Every message names the file, the column if there is one, and what was expected."""
+"""Data errors. Each message names the file, the column if any, and the expected contents."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,9 +29,10 @@ WANTED = "a folder that holds a folder of images for each class, or parquet file
 
 
 def load_images(options: Options) -> Task:
-    """Load images of one size, or scaled to one by ``image_size``, in grey or in colour.
+    """Load greyscale or colour images of one size; ``image_size`` scales images of different sizes.
 
-    If there is no test or validation split, a fifth and then a tenth of the images of each class are held out.
+    Without a test split, a fifth of the images of each class is held out; without a validation split,
+    then a tenth of the remaining ones.
     """
     folder = find_path("images", options.data_dir, wanted=WANTED)
     found = _find_parquet(folder) or _find_class_folders(folder, options)
@@ -41,7 +41,7 @@ def load_images(options: Options) -> Task:
     def read(split: str, column: str, expected: str) -> Iterator[tuple[str, Any]]:
         return chain.from_iterable(source.read(column, expected, NAME_COLUMNS) for source in found[split])
 
-    next(read("train", image, "encoded images (bytes)"))  # a wrong column is an error before all labels are read
+    next(read("train", image, "encoded images (bytes)"))  # fail on a wrong column before all labels are read
     named = {split: list(read(split, label, "integers or strings")) for split in found}
     classes = find_classes([name for _, name in named["train"]], folder)
     labels = {split: number_labels(names, classes) for split, names in named.items()}
@@ -68,7 +68,7 @@ def load_images(options: Options) -> Task:
 
 
 def _note_skipped(folder: Path, sources: Iterable[Source]) -> list[str]:
-    """Return, and log, a note about files that are not read, if images are in class folders."""
+    """Return and log a note about skipped files, if images are in class folders."""
     read = {path for source in sources for path in source.files}
     files = [path for path in _visible(folder.rglob("*"), folder) if read and path.is_file() and path not in read]
     if not files:
@@ -80,7 +80,7 @@ def _note_skipped(folder: Path, sources: Iterable[Source]) -> list[str]:
 
 
 def _by_split(paths: Iterable[Path]) -> dict[str, list[Path]]:
-    """Group files or folders by the prefixes of their names; others have the key "other"."""
+    """Group files or folders by split, from the prefixes of their names; the rest has the key "other"."""
     groups: dict[str, list[Path]] = {split: [] for split in (*PREFIXES, "other")}
     for path in paths:
         matching = (split for split, prefixes in PREFIXES.items() if path.name.lower().startswith(prefixes))
@@ -123,25 +123,24 @@ def _find_class_folders(folder: Path, options: Options) -> dict[str, list[Source
 
 
 def _list_images(folder: Path) -> list[Source]:
-    """List the images in the class folders of ``folder``."""
-    classes = []
-    for subfolder in _subfolders(folder):
-        suffixes = Image.registered_extensions()
-        paths = (path for path in _visible(subfolder.rglob("*"), subfolder) if path.is_file())
-        files = [path for path in paths if path.suffix.lower() in suffixes]
-        if not files:
-            raise DataError(f"{subfolder} holds no image; each folder in {folder} must be a class of images")
-        identity = tuple(identify(path) for path in files)
-        values = partial(_class_values, subfolder.name, files)
-        classes.append(Source(str(subfolder), len(files), ("image", "label"), identity, values, files))
+    """Return a source for each class folder in ``folder``."""
+    classes = [_open_class(subfolder) for subfolder in _subfolders(folder)]
     if not classes:
         held = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
         raise MissingDataError(f"data_dir must be {WANTED}; {folder} holds {held}")
     return classes
 
 
-def _class_values(name: str, files: Sequence[Path], column: str) -> Iterator[Any]:
-    return (path.read_bytes() if column == "image" else name for path in files)
+def _open_class(folder: Path) -> Source:
+    suffixes = Image.registered_extensions()
+    files = [x for x in _visible(folder.rglob("*"), folder) if x.suffix.lower() in suffixes and x.is_file()]
+    if not files:
+        raise DataError(f"{folder} holds no image; each folder in {folder.parent} must be a class of images")
+
+    def values(column: str) -> Iterator[Any]:
+        return (path.read_bytes() if column == "image" else folder.name for path in files)
+
+    return Source(str(folder), len(files), ("image", "label"), tuple(map(identify, files)), values, files)
 
 
 def _find_parquet(folder: Path) -> dict[str, list[Source]]:

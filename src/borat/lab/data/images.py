@@ -1,10 +1,9 @@
-"""Image data sets that fit into memory: decoded once, kept as bytes."""
+"""Image data sets that fit into memory, decoded once and kept as bytes."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -19,17 +18,17 @@ from borat.lab.data.source import Hub, Source, open_split
 from borat.lab.data.splits import hold_out, limit
 from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
-NAME_COLUMNS = "; give image_column and label_column to read others"
+NAME_COLUMNS = "; set image_column and label_column to read others"
 
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Augmentation and normalisation of images, (examples, channels, height, width), on their device.
+    """Augmentation and normalisation of images of shape (examples, channels, height, width), on their device.
 
     Args:
-        mean: of each channel, in the units of the pixels.
+        mean: mean of each channel, in the units of the pixels.
         std: standard deviation of each channel.
-        padding: black pixels on each side of an image before a random crop; 0 disables crops.
+        padding: number of black pixels to add on each side before a random crop; 0 disables cropping.
         flips: flip horizontally at random. Off for data whose mirror images have other classes, such as digits.
     """
 
@@ -39,7 +38,7 @@ class ImageTransform:
     flips: bool = False
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw random numbers for ``count`` images, (3, count): top and left edge of the crop, and whether to flip."""
+        """Draw numbers of shape (3, count) for ``count`` images: top and left edge of the crop, and 1 to flip."""
         edges = torch.randint(2 * self.padding + 1, (2, count), generator=generator)
         flips = torch.randint(2 if self.flips else 1, (1, count), generator=generator)
         return torch.cat([edges, flips])
@@ -49,7 +48,7 @@ class ImageTransform:
         return (normalise(images, self.mean, self.std),)
 
     def augment(self, images: Tensor, draws: Tensor) -> Tensor:
-        """Crop and flip images as drawn. They stay bytes."""
+        """Crop and flip images as drawn; they stay bytes."""
         top, left, flip = draws[:, :, None]
         count, channels, height, width = images.shape
         rows = top + torch.arange(height, device=images.device)
@@ -63,11 +62,11 @@ class ImageTransform:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """An image data set: its place on the hub, its contents, and its use in the paper.
+    """An image data set: its location on the hub, its contents, and its use in the paper.
 
-    ``held_out`` training examples make the validation set. If it is None, the data set has one, and the labels of its
-    test set are not public. With ``extra``, a split of that name joins the training set. With ``augment``, training
-    images are flipped, and cropped after a padding of 4 pixels.
+    The validation set consists of ``held_out`` training examples. If ``held_out`` is None, the data set has its own
+    validation set, and the labels of its test set are not public. With ``extra``, a split of that name is added to the
+    training set. With ``augment``, training images are flipped, and cropped after padding them by 4 pixels.
     """
 
     hub: Hub
@@ -105,13 +104,13 @@ IMAGE_SETS = {
 def load_image_set(name: str, options: Options) -> Task:
     """Load one of :data:`IMAGE_SETS`."""
     spec = IMAGE_SETS[name]
-    spec = dataclasses.replace(spec, image=options.image_column or spec.image, label=options.label_column or spec.label)
+    spec = replace(spec, image=options.image_column or spec.image, label=options.label_column or spec.label)
     if spec.label == spec.coarse:  # classify by super-class
-        spec = dataclasses.replace(spec, classes=spec.coarse_classes, coarse=None)
+        spec = replace(spec, classes=spec.coarse_classes, coarse=None)
     train, families = _read(name, spec, "train", options)
     if spec.held_out is None:
         if options.validation_size is not None:
-            raise DataError(f"{name} has a validation set of its own; leave out validation_size")
+            raise DataError(f"{name} has its own validation set; omit validation_size")
         splits = {"train": train, "validation": _read(name, spec, "validation", options)[0]}
     else:
         train, validation = hold_out(train, options.validation_size or spec.held_out)
@@ -125,7 +124,7 @@ def load_image_set(name: str, options: Options) -> Task:
 
 
 def _read(name: str, spec: ImageSet, split: str, options: Options) -> tuple[MemorySplit, Tensor | None]:
-    """Return a split, and the super-class of each class if there are such."""
+    """Return a split and, if the data set has super-classes, that of each class."""
     sources = open_split(name, spec.hub, split, options.data_dir)
     images = _decode(f"{name}-{split}", sources, spec, options)
 
@@ -182,7 +181,7 @@ def make_image_task(
     white: int = 255,
     **about: Any,
 ) -> Task:
-    """Return a task of images, normalised by the statistics of the training split; see :func:`make_task`."""
+    """Return a task on images, normalised by the statistics of the training split; see :func:`make_task`."""
     train = limit(splits["train"], options.train_limit)
     (images,) = train.tensors
     mean, std = channel_statistics(images)
@@ -190,7 +189,7 @@ def make_image_task(
     prepared: dict[str, Any] = {"transform": transform, "draw": transform.draw}
     return make_task(
         name,
-        {key: dataclasses.replace(split, **prepared) for key, split in {**splits, "train": train}.items()},
+        {key: replace(split, **prepared) for key, split in {**splits, "train": train}.items()},
         options,
         input_shape=tuple(images.shape[1:]),
         mean=tuple((mean / white).tolist()),
@@ -207,10 +206,10 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of each channel of ``images``, bytes.
+    """Return the mean and standard deviation of each channel of ``images``, which are bytes.
 
-    They are computed from the counts of the 256 values: exact, and without a floating-point copy of the images. A
-    constant channel gets a standard deviation of 1, so that it is centred and not divided by zero.
+    They are computed from the counts of the 256 values, exactly and without a floating-point copy of the images. A
+    constant channel has a standard deviation of 1 to avoid a division by zero.
     """
     values = torch.arange(256, dtype=torch.float64)
     means, stds = [], []

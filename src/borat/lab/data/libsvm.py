@@ -1,9 +1,9 @@
-"""The binary classification sets of the LIBSVM collection, from local files, plain or compressed with bzip2 or gzip."""
+"""Binary classification sets of the LIBSVM collection, from local files: plain text, bzip2 or gzip."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,42 +15,41 @@ from borat.lab.data.source import find_path
 from borat.lab.data.splits import hold_out, limit
 from borat.lab.data.task import MemorySplit, Options, Task, make_task
 
+TRAIN, TEST = ("", ".trn"), (".t", ".tst")
+"""Endings of the names of training and test files, before a suffix."""
 SUFFIXES = ("", ".txt", ".bz2", ".txt.bz2", ".gz")
 
 
-@dataclass(frozen=True)
-class LibsvmSet:
-    """Number of features, possible names of the training and test files without their suffix, and the two labels."""
+class LibsvmSet(NamedTuple):
+    """Number of features, and the labels of the two classes in the files."""
 
     features: int
-    train: tuple[str, ...]
-    test: tuple[str, ...] = ()
     labels: tuple[int, int] = (-1, 1)
 
 
 LIBSVM_SETS = {
-    "mushrooms": LibsvmSet(112, ("mushrooms",), labels=(1, 2)),
-    "a9a": LibsvmSet(123, ("a9a",), ("a9a.t",)),
-    "w8a": LibsvmSet(300, ("w8a",), ("w8a.t",)),
-    "ijcnn1": LibsvmSet(22, ("ijcnn1", "ijcnn1.trn"), ("ijcnn1.t", "ijcnn1.tst")),
+    "mushrooms": LibsvmSet(112, labels=(1, 2)),
+    "a9a": LibsvmSet(123),
+    "w8a": LibsvmSet(300),
+    "ijcnn1": LibsvmSet(22),
 }
 
 
 def load_libsvm(name: str, options: Options) -> Task:
     """Load one of :data:`LIBSVM_SETS` as dense vectors, with the labels 0 and 1.
 
-    If there is no test file, a fifth of the examples is held out, and the description says so. A tenth of the rest is
-    the validation set.
+    Without a test file, a fifth of the examples is held out for the test, which a note in the description states. A
+    tenth of the remaining examples is the validation set.
     """
     folder = find_path(name, options.data_dir, wanted="a folder of its files from LIBSVM's page")
     spec = LIBSVM_SETS[name]
     places = (folder, folder / "libsvm", folder / name)
-    path = next((file for place in places if (file := find_file(spec.train, place))), None)
+    path = next((file for place in places if (file := find_file(place, name, TRAIN))), None)
     if path is None:
-        names = ", ".join(stem + suffix for stem in spec.train for suffix in SUFFIXES)
-        raise MissingDataError(f"{folder} has none of {names}; get {name} from LIBSVM's page")
+        names = ", ".join(name + ending + suffix for ending in TRAIN for suffix in SUFFIXES)
+        raise MissingDataError(f"{folder} has none of {names}; download {name} from LIBSVM's page")
     train = read_split(name, path)
-    if test_path := find_file(spec.test, path.parent):
+    if test_path := find_file(path.parent, name, TEST):
         test, note = read_split(name, test_path), ""
     else:
         train, test = hold_out(train, len(train) // 5)
@@ -60,13 +59,14 @@ def load_libsvm(name: str, options: Options) -> Task:
     return make_task(name, splits, options, input_shape=(spec.features,), classes=2, notes=(note,) if note else ())
 
 
-def find_file(stems: tuple[str, ...], folder: Path) -> Path | None:
-    """Return the first file that exists of all possible names."""
-    return next((path for stem in stems for suffix in SUFFIXES if (path := folder / (stem + suffix)).is_file()), None)
+def find_file(folder: Path, name: str, endings: tuple[str, ...]) -> Path | None:
+    """Return the first existing file among the possible names."""
+    paths = (folder / (name + ending + suffix) for ending in endings for suffix in SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
 
 
 def read_split(name: str, path: Path) -> MemorySplit:
-    """Read a file, or its cached tensors."""
+    """Read a file, or load its tensors from the cache."""
     spec = LIBSVM_SETS[name]
     tensors = cached(name, identify(path), lambda: read_file(path, spec.features))
     for row, label in enumerate(tensors["labels"].tolist(), start=1):
@@ -76,7 +76,7 @@ def read_split(name: str, path: Path) -> MemorySplit:
 
 
 def read_file(path: Path, features: int) -> dict[str, Tensor]:
-    """Return the examples as a dense matrix, and the labels of the file."""
+    """Return the examples of a file as a dense matrix, and their labels."""
     from sklearn.datasets import load_svmlight_file  # slow to import
 
     try:

@@ -1,4 +1,4 @@
-"""Encoded images to tensors of bytes."""
+"""Decoding of images to tensors of bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from borat.lab.data.errors import DataError
 
 IMAGE_ERRORS = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""PIL's errors for bytes that are not a complete image, or an image that is too large."""
+"""PIL's errors for bytes that are not a complete image, and for images that are too large."""
 GREY = ("1", "L", "LA", "La")
 
 WHITE = 65535
@@ -30,18 +30,18 @@ def decode_images(
     pixels: tuple[int, int] | None = None,
     side: int | None = None,
 ) -> Tensor:
-    """Decode images of one size into a tensor of bytes, (count, channels, height, width).
+    """Decode images of one size into a tensor of bytes with shape (count, channels, height, width).
 
-    It has three channels if one image has colours. One thread is used: PIL holds Python's lock most of the time.
+    It has three channels if any image has colours. More threads would not help: PIL holds the GIL most of the time.
 
     Args:
-        encoded: the place of each image, for messages, and its bytes.
+        encoded: location, for messages, and bytes of each image.
         count: number of images.
         mode: see :func:`decode_image`.
-        pixels: required height and width; those of the first image by default.
-        side: scale and crop the images to squares of this side.
+        pixels: required height and width; by default those of the first image.
+        side: side of the squares to which images are scaled and cropped; None keeps their size.
     """
-    hint = "" if pixels else ", as the first image; give image_size to scale all of them"
+    hint = "" if pixels else ", as the first image; set image_size to scale all of them"
     images = np.empty((0, 0, 0, 0), dtype=np.uint8)
     for row, (place, content) in enumerate(encoded):
         picture = decode_image(content, place, mode)
@@ -60,7 +60,7 @@ def decode_images(
 
 
 def decode_image(content: bytes | None, place: str, mode: str | None = None) -> Image.Image:
-    """Decode an image to PIL's ``mode``, or by default to what a viewer shows, in 8-bit greyscale or RGB."""
+    """Decode an image to PIL's ``mode``; by default to 8-bit greyscale or RGB, as a viewer shows it."""
     if not content:
         raise DataError(f"{place} is empty; it must be an image")
     try:
@@ -72,12 +72,12 @@ def decode_image(content: bytes | None, place: str, mode: str | None = None) -> 
 
 
 def _transpose(picture: Image.Image) -> Image.Image:
-    """Undo the orientation of EXIF."""
+    """Apply the orientation in the EXIF data."""
     try:
-        picture.getexif()  # keeps the result
+        picture.getexif()  # caches the result
     except (SyntaxError, struct.error):  # damaged EXIF, but the image may be intact
         return picture
-    picture.info.pop("exif", None)  # PIL would rewrite it, and fail if a camera wrote it wrong
+    picture.info.pop("exif", None)  # PIL would rewrite it, and fail on malformed EXIF data of some cameras
     return ImageOps.exif_transpose(picture)
 
 

@@ -1,7 +1,7 @@
 """Streams of random numbers, and label noise.
 
-Each use has its own stream, keyed by a seed and, where it applies, by the epoch and the number of the batch. No state
-is carried from one batch to the next, so a resumed run draws the same numbers as an uninterrupted one.
+Each use has its own stream, keyed by a seed and, if applicable, the epoch and the number of the batch. No state is
+carried from one batch to the next, so a resumed run draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Purpose(IntEnum):
-    """Key that separates the streams of different uses."""
+    """Use of a stream, the first part of its key."""
 
     ORDER = 1
     AUGMENTATION = 2
@@ -25,34 +25,30 @@ class Purpose(IntEnum):
     EMBEDDING = 7
 
 
-def derive_seed(purpose: Purpose, *key: int) -> int:
-    """Return a 64-bit seed for a purpose and the numbers in ``key``."""
-    return int(np.random.SeedSequence([int(purpose), *key]).generate_state(1, np.uint64)[0])
-
-
 def make_generator(purpose: Purpose, *key: int) -> torch.Generator:
-    """Return a generator on the CPU, so that every device sees the same numbers."""
-    return torch.Generator().manual_seed(derive_seed(purpose, *key))
+    """Return a generator for a purpose and a key, on the CPU so that all devices see the same numbers."""
+    seed = np.random.SeedSequence([int(purpose), *key]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(seed))
 
 
 def switch_labels(labels: Tensor, probability: float, families: Tensor, seed: int) -> Tensor:
     """Switch each label with ``probability`` to another class of its family.
 
-    The original label is never drawn again. The paper speaks of "switching the label with probability p to a random
-    class label in the same super class", and a label that stays is not switched: this way p is the expected share of
-    wrong labels, whatever the size of the family. (Drawing among all k classes of the family would make it p(1 - 1/k),
-    0.4 instead of 0.5 for CIFAR-100's families of five.) A class alone in its family keeps its label.
+    The new label is never the original one. The paper describes "switching the label with probability p to a random
+    class label in the same super class", and a label that stays is not switched. So p is the expected share of wrong
+    labels, whatever the size of the family; drawing among all k classes of the family would make it p(1 - 1/k), 0.4
+    instead of 0.5 for CIFAR-100's families of five. If a class is alone in its family, its labels do not change.
 
     Args:
-        labels: of the training examples.
+        labels: labels of the training examples.
         probability: p.
         families: super-class of each class; all equal if any class may be drawn.
-        seed: of the noise. For the same seed, the labels switched at a small p are also switched at a larger one.
+        seed: seed of the noise. For the same seed, labels switched at some p are also switched at any larger p.
     """
     generator = make_generator(Purpose.LABEL_NOISE, seed)
     coin, choice = torch.rand(2, len(labels), generator=generator, dtype=torch.float64)
     by_family = torch.argsort(families, stable=True)
-    place = torch.argsort(by_family)  # of each class in by_family
+    place = torch.argsort(by_family)  # position of each class in by_family
     sizes = torch.bincount(families)
     starts = sizes.cumsum(0) - sizes
     size, start = sizes[families[labels]], starts[families[labels]]

@@ -1,4 +1,4 @@
-"""SNLI: pairs of sentences, labelled by whether the first entails, leaves open or contradicts the second."""
+"""SNLI: pairs of sentences, labelled as entailment, neutral or contradiction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def tokenize(sentence: str) -> list[str]:
-    """Return the lower-case words of a sentence; any character but letters, digits, _ and spaces is one by itself.
+    """Return the words of a sentence in lower case; every character but letters, digits, _ and spaces is a word.
 
     >>> tokenize("It's 2 o'clock, Bob.")
     ['it', "'", 's', '2', 'o', "'", 'clock', ',', 'bob', '.']
@@ -38,7 +38,7 @@ def tokenize(sentence: str) -> list[str]:
 
 
 def pad_pairs(tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor, ...]:
-    """Cut the padding of a batch of pairs to its longest sentences; each is followed by the lengths."""
+    """Trim the padding of a batch of pairs to the longest sentence; return sentences and lengths in turn."""
     inputs = []
     for sentences in tensors:
         lengths = (sentences != PADDING).sum(1)
@@ -48,7 +48,7 @@ def pad_pairs(tensors: tuple[Tensor, ...], draws: Tensor | None) -> tuple[Tensor
 
 @dataclass
 class Corpus:
-    """Reader of SNLI's files; words are numbered in the order of their appearance, after the marks."""
+    """Reader of SNLI's files. Words are numbered in order of appearance, after the marks."""
 
     options: Options
     numbers: dict[str, int] = field(default_factory=lambda: {mark: number for number, mark in enumerate(MARKS)})
@@ -79,7 +79,7 @@ class Corpus:
         return pairs.pick((labels >= 0).nonzero().flatten())
 
     def encode(self, sentences: Iterable[str]) -> Tensor:
-        """Return the numbers of each sentence's words, (sentences, longest), between start and end."""
+        """Return the word numbers of each sentence between start and end marks, of shape (sentences, longest)."""
         numbers = self.numbers
         coded = [[numbers.setdefault(word, len(numbers)) for word in tokenize(sentence)] for sentence in sentences]
         padded = np.full((len(coded), max(map(len, coded)) + 2), PADDING, np.int32)
@@ -91,10 +91,10 @@ class Corpus:
 def load_snli(options: Options) -> Task:
     """Load the Stanford Natural Language Inference corpus.
 
-    ``train_split="validation"`` trains on the small validation split, of which a tenth is then held out.
+    With ``train_split="validation"``, it trains on the small validation split and holds out a tenth of it.
 
     The vocabulary holds the words of the training sentences. With ``glove``, it holds the words of all splits that have
-    a vector: InferSent does not train the vectors, so a word that occurs in no training sentence has its meaning, too.
+    a vector: InferSent does not train the vectors, so words outside the training sentences are meaningful as well.
     """
     corpus = Corpus(options)
     splits = corpus.read_splits()
@@ -116,9 +116,9 @@ def load_snli(options: Options) -> Task:
 
 
 def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
-    """Read the vectors of ``words`` from a file in GloVe's format: a word and its numbers on each line."""
+    """Read the vectors of ``words`` from a file in GloVe's text format: a word and its numbers on each line."""
     if not path.is_file():
-        raise MissingDataError(f"the file of word vectors {path} does not exist; it should be in GloVe's text format")
+        raise MissingDataError(f"the file of word vectors {path} does not exist; glove must name one in GloVe's format")
     vectors: dict[str, Tensor] = {}
     size = line_number = 0
     try:
@@ -134,7 +134,7 @@ def read_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
     except (ValueError, EOFError, gzip.BadGzipFile) as error:
         raise DataError(f"{path}, line {line_number}: {error}") from error
     if not vectors:
-        raise DataError(f"{path} has a vector for none of the {len(words)} words of the data set")
+        raise DataError(f"{path} has no vector for any of the {len(words)} words of the data set")
     return vectors
 
 
@@ -142,9 +142,6 @@ def make_embeddings(vocabulary: Sequence[str], vectors: dict[str, Tensor]) -> Te
     """Return a matrix with a row for each word: zero for padding, random for the other marks without a vector."""
     known = torch.stack(list(vectors.values()))
     generator = make_generator(Purpose.EMBEDDING, 0)
-    rows = [torch.zeros(known.shape[1])]
-    for word in vocabulary[1:]:
-        rows.append(
-            vectors[word] if word in vectors else torch.randn(known.shape[1], generator=generator) * known.std()
-        )
-    return torch.stack(rows)
+    size, std, rest = known.shape[1], known.std(), vocabulary[1:]
+    rows = [vectors[word] if word in vectors else torch.randn(size, generator=generator) * std for word in rest]
+    return torch.stack([torch.zeros(size), *rows])

@@ -17,21 +17,21 @@ from borat.lab.data.errors import DataError, MissingDataError
 logger = logging.getLogger(__name__)
 
 ROWS = 1000
-"""Rows read at once."""
+"""Number of rows to read at once."""
 PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})")
-"""Numbers of the parts of a split in the hub's file names."""
+"""Number of a part and number of parts, in the hub's file names."""
 TYPES: dict[str, type | tuple[type, ...]] = {
     "encoded images (bytes)": bytes,
     "integers": int,
     "strings": str,
     "integers or strings": (int, str),
 }
-"""Values that a column can be required to hold."""
+"""Types that a column can be required to hold."""
 
 
 @dataclass(frozen=True)
 class Hub:
-    """Place of a data set on the hub, and the hub's name of its validation split."""
+    """Location of a data set on the hub, and the name of its validation split there."""
 
     id: str
     config: str | None = None
@@ -50,12 +50,12 @@ class Source:
     columns: Sequence[str]
     identity: tuple[tuple[str, int, int], ...]
     values: Callable[[str], Iterable[Any]]
-    """Returns the values of one column."""
+    """Function that returns the values of a column."""
     files: Sequence[Path] = ()
-    """Files of the rows, if each has one."""
+    """File of each row, if the rows have their own files."""
 
     def read(self, column: str, expected: str, hint: str = "") -> Iterator[tuple[str, Any]]:
-        """Yield the values of a column, each after its place for messages; ``expected`` is a key of :data:`TYPES`."""
+        """Yield the location, for messages, and the value of each row; ``expected`` is a key of :data:`TYPES`."""
         if column not in self.columns:
             raise DataError(f"{self.where} has no column {column!r}, only {', '.join(self.columns)}{hint}")
         if self.columns.count(column) > 1:
@@ -79,9 +79,9 @@ class Source:
 
 
 def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool = True) -> Path:
-    """Return ``data_dir`` if it is a folder, or a file, as the data set needs it."""
+    """Return ``data_dir``; raise an error unless it is a folder or, with ``is_folder=False``, a file."""
     if data_dir is None:
-        raise MissingDataError(f"{name} is read from local files: give data_dir, {wanted}")
+        raise MissingDataError(f"{name} is read from local files: set data_dir to {wanted}")
     if not data_dir.exists():
         raise MissingDataError(f"{data_dir} does not exist; data_dir must be {wanted} for {name}")
     if data_dir.is_dir() != is_folder:
@@ -91,9 +91,9 @@ def find_path(name: str, data_dir: Path | None, *, wanted: str, is_folder: bool 
 
 
 def open_split(name: str, hub: Hub, split: str, folder: Path | None) -> list[Source]:
-    """Open one split of a data set: its files in ``folder``, or its data on the hub if there is no folder.
+    """Open a split of a data set: its files in ``folder``, or its data on the hub if ``folder`` is None.
 
-    Files may also be in one of the subfolders that the hub uses.
+    The files may also be in one of the hub's usual subfolders.
     """
     if folder is None:
         data = load_from_hub(hub, split)
@@ -110,13 +110,13 @@ def open_split(name: str, hub: Hub, split: str, folder: Path | None) -> list[Sou
         if files := sorted(place.glob(pattern)):
             return open_files(files)
     raise MissingDataError(
-        f"{name} needs {pattern} in one of {', '.join(map(str, places))}; there is none. "
-        f"Download the files of the hub's {hub.id!r}, or leave out data_dir to let `datasets` do it"
+        f"{name} needs {pattern} in one of {', '.join(map(str, places))}; found none. "
+        f"Download the files of {hub.id!r} from the hub, or omit data_dir to let `datasets` download them"
     )
 
 
 def open_files(files: Sequence[Path]) -> list[Source]:
-    """Open the parquet files of a split; those that the hub's names number must be complete."""
+    """Open the parquet files of a split; if their names number the parts, all parts must be there."""
     parts = [match for path in files if (match := PART.search(path.name))]
     names, counts = ", ".join(path.name for path in files), {match["count"] for match in parts}
     if parts and (len(parts) < len(files) or len(counts) > 1):
@@ -124,7 +124,7 @@ def open_files(files: Sequence[Path]) -> list[Source]:
     for number in range(int(counts.pop()) if parts else 0):
         if number not in {int(match["number"]) for match in parts}:
             name = PART.sub(f"-{number:05d}-of-{parts[0]['count']}", parts[0].string)
-            raise MissingDataError(f"{files[0].parent / name} is missing; there is only {names}")
+            raise MissingDataError(f"{files[0].parent / name} is missing; found only {names}")
     return [_open_file(path) for path in files]
 
 
@@ -144,7 +144,7 @@ def _read_file(path: Path, column: str) -> Iterator[Any]:
         with import_module("pyarrow.parquet").ParquetFile(path) as file:
             yield from _values(file.iter_batches(ROWS, columns=[column]), column)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())  # pyarrow's may span several lines
+        reason = " ".join(str(error).split())  # pyarrow's messages may span several lines
         raise DataError(f"{path}: column {column!r} is damaged: {reason}") from error
 
 
@@ -154,12 +154,12 @@ def _values(tables: Iterable[Any], column: str) -> Iterator[Any]:
 
 
 def load_from_hub(hub: Hub, split: str, *, streaming: bool = False) -> Any:
-    """Load a data set from the hub, or from `datasets`' cache if it has been downloaded before."""
+    """Load a split from the hub, or from the cache of `datasets` if it has been downloaded before."""
     try:
         builder = import_module("datasets").load_dataset_builder(hub.id, hub.config)
         size = f"{builder.info.download_size / 1e6:,.1f} MB" if builder.info.download_size else "unknown size"
         if streaming:
-            logger.info(f"streaming {hub.id} from the hub while training: {size} for each pass over all its splits")
+            logger.info(f"streaming {hub.id} from the hub while training: {size} per pass over all its splits")
             return builder.as_streaming_dataset(split=hub.split(split))
         if not Path(builder.cache_dir).is_dir():
             logger.info(f"downloading {hub.id} from the hub, once: {size}, cached in {builder.cache_dir}")
@@ -168,5 +168,5 @@ def load_from_hub(hub: Hub, split: str, *, streaming: bool = False) -> Any:
     except (OSError, ValueError, RuntimeError) as error:
         raise MissingDataError(
             f"cannot load {hub.id!r}, split {hub.split(split)!r}, from the hub: {error}. "
-            "Without a connection, give data_dir, a folder of its parquet files"
+            "Without a connection, set data_dir to a folder of its parquet files"
         ) from error

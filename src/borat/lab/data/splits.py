@@ -15,15 +15,15 @@ from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.task import MemorySplit, Options
 
 SPLIT_SEED = 1234
-"""Seed of all choices: runs with different seeds share one validation set."""
+"""Seed of all splits and subsets: runs with different seeds share one validation set."""
 SHOWN = 10
 """Number of classes, folders or files that a message lists."""
 SHARES = {"test": 1 / 5, "validation": 1 / 10}
-"""Shares of the remaining training examples for splits without files, in this order."""
+"""Shares of the remaining training examples to hold out, in this order, for splits without files."""
 
 
 def hold_out(split: MemorySplit, size: int) -> tuple[MemorySplit, MemorySplit]:
-    """Split at random into the examples that remain and ``size`` held-out ones, the same in every run."""
+    """Return the remaining examples and ``size`` random held-out ones, the same in every run."""
     if size >= len(split):
         where = ", ".join(split.sources)
         raise DataError(f"validation_size={size} must be smaller than the {len(split)} training examples in {where}")
@@ -32,7 +32,7 @@ def hold_out(split: MemorySplit, size: int) -> tuple[MemorySplit, MemorySplit]:
 
 
 def limit(split: MemorySplit, size: int | None) -> MemorySplit:
-    """Pick at most ``size`` examples at random, the same in every run; a smaller choice is part of a larger one."""
+    """Pick at most ``size`` random examples, the same in every run; larger subsets contain smaller ones."""
     return split if size is None or size >= len(split) else split.pick(sample(Purpose.SUBSET, len(split), size)[0])
 
 
@@ -59,13 +59,13 @@ def split_off(
 
 
 def sample(purpose: Purpose, count: int, size: int) -> tuple[Tensor, Tensor]:
-    """Split the indices below ``count`` into a random sample and the rest; small samples are part of larger ones."""
+    """Split the indices below ``count`` into a random sample and the rest; larger samples contain smaller ones."""
     order = torch.randperm(count, generator=make_generator(purpose, SPLIT_SEED))
     return order[:size].sort().values, order[size:].sort().values
 
 
 def sample_each_class(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Split the indices of examples into a random share of each class, at least one example, and the rest.
+    """Split the indices of examples into a random share of each class, with at least one example, and the rest.
 
     >>> [part.tolist() for part in sample_each_class(torch.tensor([0, 1, 1, 0]), 0.1)]
     [[0, 2], [1, 3]]
@@ -82,7 +82,7 @@ def sample_each_class(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
 
 def find_classes(labels: Sequence[Any], where: str | Path) -> list[Any]:
-    """Return the different labels, sorted."""
+    """Return the distinct labels, sorted."""
     if len({type(label) for label in labels}) > 1:
         raise DataError(f"{where}: the labels must be all integers or all strings, got both")
     classes = sorted(set(labels))
@@ -92,7 +92,7 @@ def find_classes(labels: Sequence[Any], where: str | Path) -> list[Any]:
 
 
 def number_labels(labels: Sequence[tuple[str, Any]], classes: Sequence[Any]) -> Tensor:
-    """Return the index of each label in ``classes``; each comes with its place, for messages."""
+    """Return the index in ``classes`` of each label, which comes with its location for messages."""
     indices = {label: index for index, label in enumerate(classes)}
     for place, label in labels:
         if label not in indices:
@@ -101,7 +101,7 @@ def number_labels(labels: Sequence[tuple[str, Any]], classes: Sequence[Any]) -> 
 
 
 def checksum(*tensors: Tensor) -> str:
-    """Return a checksum that identifies the data."""
+    """Return the SHA-256 checksum of the tensors."""
     found = hashlib.sha256()
     for tensor in tensors:
         found.update(tensor.contiguous().numpy().data)
@@ -114,5 +114,5 @@ def name_classes(classes: Sequence[Any]) -> str:
 
 
 def listed(names: Sequence[Any]) -> str:
-    """Join the first names for a message."""
+    """Join the first names, for a message."""
     return ", ".join(map(str, names[:SHOWN])) + (", …" if len(names) > SHOWN else "")

@@ -1,4 +1,4 @@
-"""ImageNet: too large for memory, so it is streamed from `datasets` and decoded while it is used."""
+"""ImageNet, which does not fit into memory: streamed by `datasets` and decoded during training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from borat.lab.data.images import normalise
 from borat.lab.data.pixels import decode_image
-from borat.lab.data.sampling import Purpose, derive_seed, make_generator
+from borat.lab.data.sampling import Purpose, make_generator
 from borat.lab.data.source import Hub, load_from_hub, open_split
 from borat.lab.data.task import Batch, Options, Plan, Task, make_task
 
@@ -25,7 +25,7 @@ HUB = Hub("ILSVRC/imagenet-1k")
 CLASSES = range(1000)
 COLUMNS = ["image", "label"]
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""The published statistics: measuring them would take a pass over the data."""
+"""Published statistics; measuring them would take a pass over the data."""
 BUFFER = 2048
 """Size of the shuffle buffer, in compressed images; the contents of the hub's files are already shuffled."""
 BORDER = 256 / 224
@@ -34,10 +34,10 @@ BORDER = 256 / 224
 
 @dataclass(eq=False)
 class StreamSplit:
-    """A split that is read once for each epoch.
+    """A split that is read once per epoch.
 
     `datasets` shuffles the files, and the examples within a buffer; the order depends only on the seed and the epoch.
-    To start in the middle, earlier examples are read and skipped without decoding them.
+    To resume within an epoch, earlier examples are read but not decoded.
     """
 
     data: Any
@@ -53,10 +53,10 @@ class StreamSplit:
         return replace(self, device=device)
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
-        """Yield batches of centre crops, or with augmentation of random crops and flips; one is decoded ahead."""
+        """Yield batches of centre crops or, with augmentation, of random crops and flips; decode one batch ahead."""
         data = self.data
         if plan.shuffle:
-            seed = derive_seed(Purpose.ORDER, plan.seed, plan.epoch)
+            seed = make_generator(Purpose.ORDER, plan.seed, plan.epoch).initial_seed()
             data = data.shuffle(seed=seed, buffer_size=BUFFER, max_buffer_input_shards=1)
         rows = iter(data.skip(plan.start * plan.batch_size))
         decoding: list[Future[Tensor]] = []
@@ -79,7 +79,7 @@ class StreamSplit:
                 decoding, labels = ahead, [chosen[i]["label"] for i in share]
 
     def _decode(self, content: bytes, draws: list[float]) -> Tensor:
-        """Scale the shorter side, then crop a square, whose place and flip are drawn from [0, 1)."""
+        """Scale the shorter side, then crop a square; ``draws`` in [0, 1) determine its position and flip."""
         picture = decode_image(content, f"{self.sources[0]}: column 'image'", "RGB")
         scale = round(self.crop * BORDER) / min(picture.size)
         width, height = (max(round(side * scale), self.crop) for side in picture.size)
@@ -110,7 +110,7 @@ def load_imagenet(options: Options) -> Task:
 
 
 def _open(split: str, options: Options) -> StreamSplit:
-    """Open a stream. The labels of local files are all checked now, before training."""
+    """Open a stream, checking all labels of local files before training."""
     if options.data_dir is None:
         data = load_from_hub(HUB, split, streaming=True)
         size = data.info.splits[split].num_examples

@@ -1,4 +1,4 @@
-"""Problems made from a seed: separable vectors, and the repeat-copy task of a differentiable neural computer."""
+"""Problems generated from a seed: separable vectors, and the repeat-copy task of differentiable neural computers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPEATS_SCALE = 10.0
 
 
 def load_separable(options: Options) -> Task:
-    """Return two classes on the two sides of a hidden plane, at least 0.1 away from it, in unit variance.
+    """Return Gaussian vectors of two classes, separated by a hidden plane with a margin of 0.1 on each side.
 
     A linear model can fit them perfectly, as the theory assumes.
     """
@@ -32,7 +32,7 @@ def load_separable(options: Options) -> Task:
 
 
 def load_repeat_copy(options: Options) -> Task:
-    """Return sequences of the repeat-copy task, drawn from the seed."""
+    """Return sequences of the repeat-copy task, generated from the seed."""
     held = options.validation_size or SEQUENCES // 8
     generator = make_generator(Purpose.SYNTHETIC, options.seed)
     inputs, labels = repeat_copy(SEQUENCES + 2 * held, generator=generator)
@@ -62,13 +62,13 @@ def repeat_copy(
 ) -> tuple[Tensor, Tensor]:
     """Draw sequences of the repeat-copy task (Graves et al., 2016): repeat a pattern several times, then end.
 
-    Return inputs and labels of shape (count, steps, channels). The inputs have two channels beside those of the bits:
-    a one in the first step, and the scaled number of repeats in the step after the pattern. The labels have one: a one
-    in the last step. They are -1 in steps that do not count. The defaults are those of the authors.
+    Return inputs and labels of shape (count, steps, channels). Besides the bits, the inputs have two channels: a one in
+    the first step, and the scaled number of repeats in the step after the pattern. The labels have one more channel: a
+    one in the last step. Labels are -1 in steps that do not count. The defaults are those of the authors.
 
     Args:
-        count: number of sequences; shorter ones are padded by zeros.
-        bits: of each vector of the pattern.
+        count: number of sequences; shorter ones are padded with zeros.
+        bits: number of bits in each vector of the pattern.
         length: smallest and largest length of the pattern.
         repeats: smallest and largest number of repeats.
         generator: source of randomness.

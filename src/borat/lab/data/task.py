@@ -13,16 +13,17 @@ from torch import Tensor
 from borat._checks import check_count
 from borat.lab.config import RunConfig
 from borat.lab.data.sampling import Purpose, make_generator, switch_labels
+from borat.lab.files import pick
 
 
 class Options(RunConfig):
-    """The configuration of a run, and the folder or the file of its data."""
+    """Configuration of a run, with the folder or file of its data."""
 
     data_dir: Path | None = None
 
 
 class Batch(NamedTuple):
-    """Inputs of the model, ``model(*inputs)``, and the labels."""
+    """Inputs of the model, called as ``model(*inputs)``, and labels."""
 
     inputs: tuple[Tensor, ...]
     labels: Tensor
@@ -30,16 +31,16 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Choice of the batches of an epoch.
+    """Batches of an epoch, and the share of this process in them.
 
     Args:
-        batch_size: over all processes. The last batch may be smaller: no example is dropped.
-        epoch: 0, 1, …; each has another order and other augmentations.
+        batch_size: number of examples over all processes. The last batch may be smaller: no example is dropped.
+        epoch: 0, 1, …; each epoch has its own order and augmentations.
         start: number of the first batch, to resume in the middle of an epoch.
-        seed: of the order and augmentation; by default that of the task.
-        shuffle: by default only the training split is shuffled.
-        augment: by default only the training split is augmented, if the data set is.
-        rank: of this process. Together the processes see the batches of a single one.
+        seed: seed of the order and the augmentations; by default that of the task.
+        shuffle: by default, only the training split is shuffled.
+        augment: by default, only the training split is augmented, and only if the data set is.
+        rank: rank of this process. Together, the processes see the same batches as a single process.
         world_size: number of processes.
     """
 
@@ -61,16 +62,16 @@ class Plan:
             raise ValueError(f"rank must be between 0 and {self.world_size - 1}, got {self.rank!r}")
 
     def share(self, count: int) -> Tensor:
-        """Return the positions, in a batch of ``count`` examples, that this process handles.
+        """Return the positions of this process's examples in a batch of ``count`` examples.
 
-        In training, ranks must hold equally many, or averaging their gradients would not give the batch's: the first
-        examples of the batch are repeated to fill up. An evaluation counts every example once.
+        In training, all ranks need the same number of examples, or averaging their gradients would not give the
+        gradient of the batch: the first examples are repeated as padding. Evaluation counts every example once.
         """
         total = -(-count // self.world_size) * self.world_size if self.shuffle else count
         return torch.arange(self.rank, total, self.world_size) % count
 
     def cut(self, order: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Cut ``order`` into batches; yield the number, the examples, and the share of this process of each."""
+        """Cut ``order`` into batches; for each, yield its number, its examples and the share of this process."""
         for number, chosen in enumerate(torch.split(order, self.batch_size)):
             share = self.share(len(chosen))
             if number >= self.start and len(share):
@@ -80,8 +81,7 @@ class Plan:
 class Split(Protocol):
     """One of the training, validation and test sets."""
 
-    @property
-    def sources(self) -> tuple[str, ...]: ...
+    sources: tuple[str, ...]
 
     def __len__(self) -> int: ...
 
@@ -92,10 +92,10 @@ class Split(Protocol):
 
 @dataclass(eq=False)
 class MemorySplit:
-    """A split in memory: labels, and tensors that are prepared batch by batch; all have one entry per example.
+    """A split in memory: labels and tensors with one entry per example.
 
-    ``transform`` returns the inputs of the model from the tensors of a batch, augmented if it is given random numbers,
-    (numbers, examples), which ``draw`` returns for a number of examples.
+    ``transform`` converts the tensors of a batch to inputs of the model. It augments them if it is given random numbers
+    of shape (numbers, examples), as ``draw`` returns them for a number of examples.
     """
 
     labels: Tensor
@@ -108,7 +108,7 @@ class MemorySplit:
         return len(self.labels)
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
-        """Yield all examples once, the last batch possibly smaller. The order depends only on the seed and epoch."""
+        """Yield all examples once; the last batch may be smaller. The order depends only on the seed and the epoch."""
         order = torch.arange(len(self))
         if plan.shuffle:
             order = torch.randperm(len(self), generator=make_generator(Purpose.ORDER, plan.seed, plan.epoch))
@@ -121,7 +121,7 @@ class MemorySplit:
             yield Batch(self.transform(batch.tensors, None if draws is None else draws[:, share]), batch.labels)
 
     def pick(self, indices: Tensor) -> MemorySplit:
-        """Return a split of some of the examples."""
+        """Return a split with the examples at ``indices``."""
         tensors = tuple(tensor[indices] for tensor in self.tensors)
         return replace(self, labels=self.labels[indices], tensors=tensors)
 
@@ -132,11 +132,11 @@ class MemorySplit:
 
 @dataclass(frozen=True)
 class Description:
-    """Description of the loaded data. ``dataclasses.asdict`` of it can be written as JSON.
+    """Description of the loaded data; ``dataclasses.asdict`` converts it to a form that JSON can store.
 
     ``mean`` and ``std`` are those of the training split's channels, for pixels between 0 and 1. With ``sequences``,
     ``num_classes`` is the number of bits in a step. ``switched_labels`` counts the training labels that noise changed.
-    ``alphabet`` holds the characters of a text in the order of their numbers. ``checksum`` identifies user data.
+    ``alphabet`` holds the characters of a text in the order of their indices. ``checksum`` identifies user data.
     """
 
     name: str
@@ -172,8 +172,8 @@ class Task:
     def batches(self, split: str, batch_size: int, **choices: Any) -> Iterator[Batch]:
         """Return the batches of one epoch of a split; ``choices`` are further fields of :class:`Plan`.
 
-        The order depends only on the seed and the epoch, the augmentation only on those and on the number of the
-        batch: ``batches(..., start=k)`` equals, bit for bit, an iteration from 0 without its first ``k`` batches.
+        The order depends only on the seed and the epoch, the augmentation also on the number of the batch.
+        ``batches(..., start=k)`` is therefore bit-identical to an iteration from 0 without its first ``k`` batches.
         """
         training = split == "train"
         usual = {"seed": self.seed, "shuffle": training, "augment": training and self.description.augment}
@@ -181,16 +181,14 @@ class Task:
 
     def split(self, name: str) -> Split:
         """Return the split of this name."""
-        if name not in self.splits:
-            raise ValueError(f"{self.description.name} has no split {name!r}, only {', '.join(self.splits)}")
-        return self.splits[name]
+        return self.splits[pick(f"split of {self.description.name}", name, self.splits)]
 
     def num_batches(self, split: str, batch_size: int) -> int:
         """Return the number of batches in an epoch."""
         return -(-len(self.split(split)) // batch_size)
 
     def to(self, device: torch.device | str) -> Task:
-        """Return the same task with its splits on ``device``, where the batches are then made."""
+        """Return the same task with its splits on ``device``, where batches are then assembled."""
         return replace(self, splits={name: split.to(device) for name, split in self.splits.items()})
 
 
@@ -205,16 +203,16 @@ def make_task(
     notes: tuple[str, ...] = (),
     **description: Any,
 ) -> Task:
-    """Return a task of these splits, with the label noise that ``options`` asks for.
+    """Return a task with these splits, after applying the label noise in ``options``.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
         splits: train, validation and, if its labels are public, test.
-        options: as the loader received them.
-        input_shape: of an input without the batch; empty if it varies.
+        options: options of the loader.
+        input_shape: shape of an input without the batch dimension; empty if it varies.
         classes: number of classes.
-        families: super-class of each class, in which label noise stays.
-        notes: for the description.
+        families: super-class of each class; label noise stays within a super-class.
+        notes: notes for the description.
         **description: further fields of :class:`Description`.
     """
     train, switched = splits["train"], 0

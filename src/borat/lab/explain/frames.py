@@ -1,4 +1,4 @@
-"""Frames of an optimizer on one weight: every batch of a few updates, for each setting of the page's sliders.
+"""Frames of an optimizer on one weight: the batches of a few updates, for each setting of the page's sliders.
 
 All numbers come from :class:`borat.BORAT` and :class:`borat.FreeBORAT`.
 """
@@ -25,7 +25,7 @@ RATES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0)
 
 @dataclass(frozen=True)
 class Example:
-    """Losses of one weight with the lower bound 0. Batch ``k`` has the loss ``samples[k % len(samples)]``."""
+    """Losses of one weight, with the lower bound 0. Batch ``k`` has the loss ``samples[k % len(samples)]``."""
 
     name: str
     formula: str
@@ -35,7 +35,7 @@ class Example:
     """Largest loss in the drawing."""
     starts: tuple[float, ...]
     first: tuple[float, int, float]
-    """Learning rate, bundle size and start that are shown first."""
+    """Learning rate, bundle size and start that the page shows first."""
     rates: tuple[float, ...] = RATES
 
     def curve(self, sample: int, points: int = 121) -> Tensor:
@@ -142,7 +142,7 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
         assert step is not None
         assert step.target is not None
         assert isinstance(step.step_size, float)
-        average = goal + (w.item() - goal) / beta  # as by eval(), which would take a minute for all frames
+        average = goal + (w.item() - goal) / beta  # as in eval(), which would take a minute for all frames
         metric = optimizer.state[w]["rms"].item() + optimizer.defaults["eps"]
         width = step.step_size / (1.0 - step.alpha[-1]) / metric if step.step_size else 0.0
         before, model = (sample, point, centre, loss, slope), (step.target, step.offsets[-2], width)
@@ -153,7 +153,7 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
 def _take_batch(
     optimizer: BORAT | FreeBORAT, w: nn.Parameter, sample: Callable[[Tensor], Tensor]
 ) -> tuple[float, float]:
-    """Take a step on one batch, and return its loss and slope."""
+    """Take a step on one batch; return its loss and slope."""
     optimizer.zero_grad()
     loss = sample(w)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""The interactive page: one HTML file with everything in it, drawn as SVG by a small script.
+"""The interactive page: one self-contained HTML file, drawn as SVG by a small script.
 
-A plotting library would add megabytes. The page is a few hundred kilobytes, nearly all of them the optimizer's numbers,
-works offline, and follows the reader's colour scheme and screen.
+A plotting library would add megabytes. The page has a few hundred kilobytes, nearly all of them the optimizer's
+numbers. It works offline and adapts to the reader's colour scheme and screen.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _example(example: Example) -> dict[str, Any]:
 
 
 def _rows(trajectory: Sequence[Frame | FreeFrame]) -> list[list[float | str]]:
-    """Return the fields of the frames; without FreeBORAT's points before the step, which the batch before has."""
+    """Return the fields of the frames, except FreeBORAT's points before a step, which the previous frame has."""
     known = ("alpha", "point", "centre") if isinstance(trajectory[0], FreeFrame) else ("alpha",)
     fields = [field for field in trajectory[0]._fields if field not in known]
     return [[_short(value) for value in (*(getattr(frame, f) for f in fields), *frame.alpha)] for frame in trajectory]

@@ -28,9 +28,9 @@ SMALLEST_IMAGE = 4
 
 @dataclass(frozen=True)
 class Family:
-    """Models whose names have one form; the numbers in place of its ``<…>`` are the first arguments of ``build``.
+    """Models whose names have one form; the numbers in place of ``<…>`` are the first arguments of ``build``.
 
-    ``dimensions`` names those of an input; models without them flatten inputs of any shape.
+    ``dimensions`` names the dimensions of an input; models without them flatten inputs of any shape.
     """
 
     form: str
@@ -58,15 +58,15 @@ FAMILIES = (
 def make_model(
     name: str, *, input_shape: Sequence[int], classes: int, dropout: float = 0.0, **options: Any
 ) -> nn.Module:
-    """Build the model called ``name``, initialised from PyTorch's random generator.
+    """Build the model called ``name``, initialised from PyTorch's global generator.
 
     Args:
-        name: of one of the forms in :data:`FAMILIES`, in upper or lower case.
-        input_shape: of one input without the batch: (channels, height, width) of an image, (words, dimension) of the
-            embeddings for ``infersent``, (channels,) of a step for ``dnc``, (characters,) of a window for ``gpt`` and
-            ``ngram``.
+        name: a name in one of the forms of :data:`FAMILIES`, in upper or lower case.
+        input_shape: shape of an input without the batch dimension: (channels, height, width) of an image, (words,
+            dimension) of the embeddings for ``infersent``, (channels,) of a step for ``dnc``, (characters,) of a window
+            for ``gpt`` and ``ngram``.
         classes: number of scores.
-        dropout: probability of dropping a unit, for models that have dropout.
+        dropout: dropout probability, for models with dropout.
         **options: further arguments of the model, such as ``batch_norm`` for an MLP.
 
     Example:

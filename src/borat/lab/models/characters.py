@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 HEAD = 32
-"""Channels of an attention head if the width is a multiple of it; otherwise there is one head."""
+"""Number of channels per attention head if the width is a multiple of it; otherwise there is one head."""
 INITIAL_STD = 0.02
 """Standard deviation of embeddings and weights, as in GPT-2."""
 EMBEDDING = 16
-"""Channels of a character in an n-gram."""
+"""Number of channels of a character in an n-gram."""
 
 
 class GPT(nn.Module):
@@ -24,9 +24,9 @@ class GPT(nn.Module):
 
     Args:
         layers: number of blocks.
-        width: channels of a character.
+        width: number of channels of a character.
         input_shape: (characters in a window,), the longest context.
-        dropout: of the embeddings, and at the end of each half of a block.
+        dropout: dropout probability of the embeddings, and at the end of each half of a block.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GPT(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a hidden layer four times as wide; each takes the normalised input and is added to it."""
+    """Attention, then an MLP with a hidden layer four times as wide; both are pre-normalised residual branches."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -87,13 +87,13 @@ class CausalAttention(nn.Module):
 
 
 class NGram(nn.Module):
-    """An MLP on the embeddings of the last characters (Bengio et al., 2003): seconds instead of a GPT's minutes.
+    """An MLP on the embeddings of the last characters (Bengio et al., 2003): trains in seconds, a GPT in minutes.
 
     Args:
-        context: number of characters that a prediction depends on; zeros stand before the first of a window.
-        width: of the hidden layer.
+        context: number of characters that a prediction depends on; windows are padded with zeros at the start.
+        width: width of the hidden layer.
         input_shape: (characters in a window,).
-        dropout: of the hidden layer.
+        dropout: dropout probability of the hidden layer.
     """
 
     def __init__(

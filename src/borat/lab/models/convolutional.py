@@ -11,13 +11,13 @@ from torch.nn import functional
 HIDDEN = 128
 """Width of the hidden layer of a CNN."""
 BOTTLENECK = 4
-"""Channels of a dense layer's 1x1 convolution, in units of the growth rate."""
+"""Number of channels of a dense layer's 1x1 convolution, in units of the growth rate."""
 COMPRESSION = 0.5
 """Share of the channels that a transition keeps."""
 
 
 class CNN(nn.Module):
-    """Two 3x3 convolutions with batch normalisation and pooling, then a hidden layer with dropout: minutes on a CPU."""
+    """Two 3x3 convolutions with batch normalisation and pooling, and a hidden layer: trains in minutes on a CPU."""
 
     def __init__(self, *, input_shape: Sequence[int], classes: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class CNN(nn.Module):
 
 
 class DeepNetwork(nn.Module):
-    """A stem, blocks, a last activation, and a linear classifier of the mean over the image.
+    """A stem, blocks, a last activation, global average pooling and a linear classifier.
 
-    Averaging lets one network take images of any size. Convolutions start as He et al. (2015) propose, which keeps the
-    size of the gradients; the classifier starts without a bias.
+    Because of the pooling, images may have any size. Convolutions are initialised as in He et al. (2015), which
+    preserves the size of the gradients; the bias of the classifier is initialised to zero.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ResNet18(DeepNetwork):
 
 
 class BasicBlock(nn.Module):
-    """Convolve and normalise, twice; rectify in between and after adding the input."""
+    """Convolve and normalise twice, with a ReLU in between and one after adding the input."""
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__()
@@ -104,8 +104,8 @@ class WideResNet(DeepNetwork):
 
     Args:
         depth: 6n + 4, for n blocks in each stage.
-        width: the factor k of the channels.
-        dropout: between the two convolutions of each block (0.4 for SVHN).
+        width: the factor k of the number of channels.
+        dropout: dropout probability between the two convolutions of each block (0.4 for SVHN).
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class WideResNet(DeepNetwork):
 
 
 class WideBlock(nn.Module):
-    """Normalise, rectify, convolve; twice, and add the input."""
+    """Normalise, apply a ReLU and convolve, twice; then add the input."""
 
     def __init__(self, channels: int, out: int, stride: int, dropout: float) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class WideBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         activated = rectify(self.norm1(x))
-        # both branches share the activation if the width changes
+        # both branches share the activation if the number of channels changes
         shortcut = x if self.shortcut is None else self.shortcut(activated)
         return self.conv2(self.dropout(rectify(self.norm2(self.conv1(activated))))) + shortcut
 
@@ -145,13 +145,13 @@ class WideBlock(nn.Module):
 class DenseNet(DeepNetwork):
     """DenseNet-BC-depth-growth for small images (Huang, Liu, van der Maaten and Weinberger, 2017).
 
-    Three dense blocks with bottlenecks, halved by two transitions. The "bottleneck DenseNet 40-40" of the paper has
-    depth 40 and growth rate 40, that is six layers of two convolutions in each block.
+    Three dense blocks with bottlenecks, and two transitions that halve the resolution. The paper's "bottleneck DenseNet
+    40-40" has depth 40 and growth rate 40: six layers of two convolutions in each block.
 
     Args:
         depth: 6n + 4, for n layers in each block.
-        growth: channels that each layer adds.
-        dropout: after each convolution but the first.
+        growth: number of channels that each layer adds.
+        dropout: dropout probability after each convolution but the first.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class DenseNet(DeepNetwork):
 
 
 class DenseLayer(nn.Module):
-    """Append ``growth`` channels, computed from all channels before."""
+    """Append ``growth`` channels, computed from all previous channels."""
 
     def __init__(self, channels: int, growth: int, dropout: float) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class DenseLayer(nn.Module):
 
 
 class Transition(nn.Module):
-    """Reduce the channels and halve the resolution."""
+    """Reduce the number of channels and halve the resolution."""
 
     def __init__(self, channels: int, out: int, dropout: float) -> None:
         super().__init__()

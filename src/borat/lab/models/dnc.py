@@ -1,7 +1,7 @@
 """A differentiable neural computer (Graves et al., 2016).
 
-The memory has N slots of W numbers, one write head and R read heads. Names in the code are those of the paper's
-Methods: a weighting ``w`` has non-negative entries with a sum of at most one.
+The memory has N slots of W numbers, one write head and R read heads. Names follow the paper's Methods: a weighting
+``w`` has non-negative entries with a sum of at most one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 NORM_EPSILON = 1e-6
-"""Added to squared norms: an empty slot has a cosine of zero and a bounded gradient."""
+"""Added to squared norms, so that an empty slot has a cosine of zero and a bounded gradient."""
 
 
 class Memory(NamedTuple):
@@ -35,7 +35,7 @@ class Memory(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Request of the controller to the memory: the parts of its interface vector, each within its bounds."""
+    """The controller's request to the memory: the parts of its interface vector, each mapped to its range."""
 
     read_keys: Tensor
     read_strengths: Tensor
@@ -50,7 +50,7 @@ class Interface(NamedTuple):
 
     @staticmethod
     def sizes(W: int, R: int) -> tuple[int, ...]:
-        """Lengths of the parts, for R read heads and words of W numbers."""
+        """Return the lengths of the parts, for R read heads and words of W numbers."""
         return (R * W, R, W, 1, W, W, R, 1, 1, 3 * R)
 
     @classmethod
@@ -80,7 +80,7 @@ def content_weighting(contents: Tensor, keys: Tensor, strengths: Tensor) -> Tens
 
 
 def next_usage(memory: Memory, free_gates: Tensor) -> Tensor:
-    """Mark the slots last written as used, and release those last read by the heads' free gates."""
+    """Mark the slots last written as used, and free those last read according to the free gates."""
     retention = (1.0 - free_gates.unsqueeze(2) * memory.read_weightings).prod(1)
     return (memory.usage + memory.write_weighting - memory.usage * memory.write_weighting) * retention
 
@@ -93,7 +93,7 @@ def allocation_weighting(usage: Tensor) -> Tensor:
 
 
 def next_links(links: Tensor, precedence: Tensor, write_weighting: Tensor) -> Tensor:
-    """Link the slots now written to those written before, and drop their former links."""
+    """Link the slots being written to those written before, and erase their old links."""
     row, column = write_weighting.unsqueeze(2), write_weighting.unsqueeze(1)
     links = (1.0 - row - column) * links + row * precedence.unsqueeze(1)
     return links * (1.0 - torch.eye(links.shape[1], dtype=links.dtype, device=links.device))
@@ -121,12 +121,12 @@ def access(memory: Memory, interface: Interface) -> tuple[Tensor, Memory]:
 class DNC(nn.Module):
     """An LSTM that reads and writes a memory at each step of a sequence.
 
-    The defaults are those of the computer's authors for the repeat-copy task.
+    The defaults are those of the authors for the repeat-copy task.
 
     Args:
         input_shape: (channels,) of one step of the input.
-        classes: channels of one step of the output.
-        hidden: units of the LSTM.
+        classes: number of channels of one step of the output.
+        hidden: number of units of the LSTM.
         slots: N, number of slots in the memory.
         word_size: W, size of a slot.
         read_heads: R, number of read heads.

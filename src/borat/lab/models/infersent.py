@@ -13,15 +13,15 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 class InferSent(nn.Module):
     """Encode a premise and a hypothesis by one Bi-LSTM and classify the pair.
 
-    The word embeddings are frozen. They are a buffer: saved with the model, but neither trained nor constrained. As in
-    the published code, the hidden layers of the classifier are linear.
+    The word embeddings are a buffer: saved with the model, but neither trained nor constrained. As in the published
+    code, the hidden layers of the classifier are linear.
 
     Args:
-        hidden: units of the LSTM in each direction.
+        hidden: number of units of the LSTM in each direction.
         input_shape: (words in the vocabulary, dimension of an embedding).
         embeddings: matrix of shape ``input_shape``; random by default, for trials without GloVe.
         fully_connected: width of the classifier's two hidden layers.
-        dropout: before each layer of the classifier.
+        dropout: dropout probability before each layer of the classifier.
     """
 
     embeddings: Tensor

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class LogisticRegression(nn.Module):
-    """One linear layer on the flattened input; initialised at zero, since the problem is convex."""
+    """One linear layer on the flattened input, initialised to zero because the problem is convex."""
 
     def __init__(self, *, input_shape: Sequence[int], classes: int) -> None:
         super().__init__()
@@ -22,12 +22,12 @@ class LogisticRegression(nn.Module):
 
 
 class MLP(nn.Module):
-    """A multi-layer perceptron with rectified hidden layers on the flattened input.
+    """A multi-layer perceptron with ReLU activations on the flattened input.
 
     Args:
-        widths: of the hidden layers.
-        dropout: after each hidden layer.
-        batch_norm: normalise before each rectifier; this replaces the biases.
+        widths: widths of the hidden layers.
+        dropout: dropout probability after each hidden layer.
+        batch_norm: apply batch normalisation before each ReLU; it replaces the biases.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Other kinds of training: tasks that bring their own model, loss and score, by name or from a file of a user."""
+"""Other kinds of training: tasks with their own model, loss and score, by name or from a user's file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TASKS: dict[str, type[TrainingTask]] = {
 
 
 def find_task(name: str) -> TrainingTask:
-    """Return a task with its data, by its name, or as ``file.py:Class`` or ``module:Class``.
+    """Return a task with its data, given its name, ``file.py:Class`` or ``module:Class``.
 
     >>> find_task("autoencoder").metric
     'squared error per pixel'
@@ -46,7 +46,7 @@ def find_task(name: str) -> TrainingTask:
 
 
 def locate(name: str) -> type[TrainingTask]:
-    """Return the class of a task."""
+    """Return the class of a task; see :func:`find_task`."""
     if name in TASKS:
         return TASKS[name]
     source, colon, attribute = name.rpartition(":")

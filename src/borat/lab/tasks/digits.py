@@ -15,7 +15,7 @@ from torch.nn import functional
 from borat.lab.tasks.task import DataTask, minibatches, mlp
 
 HELD_OUT = 300
-"""Digits in the validation split, and in the test split."""
+"""Number of digits in the validation split, and in the test split."""
 
 
 @lru_cache
@@ -76,7 +76,7 @@ class VAE(DigitsTask):
 
 
 class Diffusion(DigitsTask):
-    """Predict the noise in noisy digits (Ho, Jain and Abbeel, 2020), with a cosine schedule of the noise."""
+    """Predict the noise in noisy digits (Ho, Jain and Abbeel, 2020), with a cosine noise schedule."""
 
     steps = 4000
     metric = "squared error of the noise"
@@ -95,7 +95,7 @@ class Diffusion(DigitsTask):
 
 
 class Contrastive(DigitsTask):
-    """Tell the second view of an image from those of other images: InfoNCE, as in SimCLR (Chen et al., 2020)."""
+    """Match two views of an image against those of other images: InfoNCE, as in SimCLR (Chen et al., 2020)."""
 
     steps = 2000
     metric = "InfoNCE in nats"
@@ -117,14 +117,14 @@ class Contrastive(DigitsTask):
 
     @staticmethod
     def _distort(images: Tensor) -> Tensor:
-        """Return images moved by up to a pixel, with noise and a few pixels missing."""
+        """Return images shifted by up to a pixel, with noise and random pixels set to zero."""
         shifts = tuple(int(torch.randint(3, ())) - 1 for _ in range(2))
         moved = images.view(-1, 8, 8).roll(shifts, dims=(1, 2)).reshape(images.shape)
         return (moved + 0.2 * torch.randn_like(moved)) * (torch.rand_like(moved) > 0.2)
 
 
 class Triplet(DigitsTask):
-    """Embed digits so that those of a class are nearer to each other than to others (Schroff et al., 2015)."""
+    """Embed digits so that each is closer to its class than to other classes (Schroff et al., 2015)."""
 
     steps = 1500
     metric = "wrong triplets in %"
@@ -146,7 +146,7 @@ class Triplet(DigitsTask):
         return float(100.0 * wrong.float().mean())
 
     def _draw(self, split: str, count: int) -> tuple[Tensor, ...]:
-        """Return anchors, and for each another image of its class and one of another class."""
+        """Return anchors and, for each, an image of the same class and one of another class."""
         images, labels = self.splits[split]
         anchor = torch.randint(len(images), (count,))
         same_class = labels[anchor][:, None] == labels
@@ -156,7 +156,7 @@ class Triplet(DigitsTask):
 
 
 def pretrained(*widths: int, steps: int, seed: int) -> nn.Module:
-    """Return a perceptron after training it to classify the digits."""
+    """Return a perceptron that was trained to classify the digits."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = mlp(*widths)
@@ -169,7 +169,7 @@ def pretrained(*widths: int, steps: int, seed: int) -> nn.Module:
 
 
 class Distillation(DigitsTask):
-    """Teach a small network the answers of a large one (Hinton, Vinyals and Dean, 2015)."""
+    """Train a small network on the outputs of a large one (Hinton, Vinyals and Dean, 2015)."""
 
     steps = 1500
     metric = "divergence from the teacher"
@@ -190,7 +190,7 @@ class Distillation(DigitsTask):
 
 
 class FineTuning(DigitsTask):
-    """Fine-tune a network that knows the digits on a few mirrored ones, with noise."""
+    """Fine-tune a network that was trained on the digits on a few mirrored and noisy ones."""
 
     steps = 1500
     metric = "cross-entropy in nats"

@@ -1,4 +1,4 @@
-"""Reinforcement learning on gymnasium's cart and pole: REINFORCE and PPO."""
+"""Reinforcement learning on gymnasium's CartPole: REINFORCE and PPO."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from borat.lab.tasks.task import TrainingTask, minibatches, mlp
 
 DISCOUNT = 0.99
 REWARD = 0.1
-"""Reward of a step in training, which keeps values below 10."""
+"""Reward of a step in training; it keeps values below 10."""
 
 
 class CartPoles:
-    """Several carts, each with a pole to balance. An episode that ends is followed by a new one.
+    """Several carts, each with a pole to balance. When an episode ends, a new one starts.
 
     Args:
         count: number of carts.
@@ -36,7 +36,7 @@ class CartPoles:
         self.state = torch.from_numpy(self.env.reset(seed=seeds, options={"low": -spread, "high": spread})[0])
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take a step with each cart; return the states after it, which poles fell, and which episodes ended."""
+        """Take a step with each cart; return the next states, a mask of fallen poles and one of ended episodes."""
         states, _, fallen, truncated, infos = self.env.step(actions.numpy())
         self.state = torch.from_numpy(states)
         after, ended = self.state.clone(), fallen | truncated
@@ -56,7 +56,7 @@ def log_probability(logits: Tensor, actions: Tensor) -> Tensor:
 
 
 class BalancingTask(TrainingTask):
-    """Balance a pole on a cart. The score is the mean return of twenty episodes, which end after 500 steps."""
+    """Balance a pole on a cart. The score is the mean return of twenty episodes of at most 500 steps."""
 
     metric = "return"
     lower_is_better = False

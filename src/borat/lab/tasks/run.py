@@ -1,4 +1,4 @@
-"""The training loop of all tasks: schedules, evaluation, shifted losses and clipped gradients in one place."""
+"""The training loop of all tasks, with schedules, evaluation, loss shifts and gradient clipping."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from borat.lab.baselines import evaluating, is_lost, last_step, make_schedule, take_step
+from borat.lab.baselines import evaluating, is_lost, make_schedule, needs_flush, take_step
 from borat.lab.config import RunConfig
 from borat.lab.tasks.task import TrainingTask
 
@@ -53,14 +54,13 @@ def run(
     Args:
         task: the task, see :func:`borat.lab.tasks.find_task`.
         make_optimizer: returns the optimizer of a network; called once for each network of the task.
-        seed: seed of the initial weights and of everything random in training.
+        seed: seed of the initial weights and of all other random numbers in training.
         schedule: one of :data:`borat.lab.config.BATCH_SCHEDULES`, over all steps.
         steps: number of batches; the task's own number by default.
         shift: added to each loss that the optimizer sees; gradients do not change.
-        clip: largest norm of a network's gradient, or None for no clipping.
+        clip: maximum norm of each network's gradient, or None for no clipping.
     """
-    name = type(task).__name__
-    config = RunConfig(task=name, seed=seed, schedule=schedule, steps=steps, shift=shift, clip=clip)
+    config = RunConfig(task=type(task).__name__, seed=seed, schedule=schedule, steps=steps, shift=shift, clip=clip)
     steps = config.steps or task.steps
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -70,17 +70,16 @@ def run(
             for name, network in task.networks(model).items()
         }
         start = time.perf_counter()
-        for batch in islice(task.batches(model), steps):
-            if not all(learners[name].learn(loss) for name, loss in task.losses(model, batch)):
-                break
-        optimizers = [learner.optimizer for learner in learners.values()]
-        for optimizer in optimizers:
-            if hasattr(optimizer, "flush") and last_step(optimizer) is None:  # the run is too short for a whole bundle
-                optimizer.flush()
+        batches = islice(task.batches(model), steps)
+        batch_losses = (pair for batch in batches for pair in task.losses(model, batch))
+        has_diverged = any(not learners[name].learn(loss) for name, loss in batch_losses)
+        optimizers: list[Any] = [learner.optimizer for learner in learners.values()]
+        for optimizer in filter(needs_flush, optimizers):
+            optimizer.flush()
         seconds = time.perf_counter() - start
         validation, test = _scores(task, model, optimizers)
     losses = {name: learner.losses for name, learner in learners.items()}
-    if math.isfinite(validation) and math.isfinite(test) and not any(learner.is_lost for learner in learners.values()):
+    if math.isfinite(validation) and math.isfinite(test) and not has_diverged:
         return TaskResult(test, validation, losses, seconds)
     worst = math.inf if task.lower_is_better else 0.0
     return TaskResult(worst, worst, losses, seconds, "diverged")
@@ -97,7 +96,7 @@ class _Learner:
     def learn(self, loss: Tensor) -> bool:
         """Take a step; return False if training cannot continue."""
         self.losses.append(loss.item())
-        if self.is_lost:
+        if is_lost(self.optimizer, self.losses[-1]):
             return False
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -107,13 +106,9 @@ class _Learner:
         self.schedule.after_batch()
         return True
 
-    @property
-    def is_lost(self) -> bool:
-        return bool(self.losses) and is_lost(self.optimizer, self.losses[-1])
-
 
 def _scores(task: TrainingTask, model: nn.Module, optimizers: list[Optimizer]) -> list[float]:
-    """Return the score on each split, with the model at the result of its optimizers."""
+    """Return the validation and test scores at the optimizers' results."""
     scores = []
     with torch.no_grad(), ExitStack() as stack:
         for optimizer in optimizers:

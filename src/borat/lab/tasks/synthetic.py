@@ -14,7 +14,7 @@ from borat.lab.tasks.task import DataTask, SampledTask, mlp
 
 
 class NoisyRegression(DataTask):
-    """Find a smooth function of eight variables under noise as large as the function itself."""
+    """Fit a smooth function of eight variables; the noise is as large as the function itself."""
 
     steps = 3000
     metric = "squared error of the mean"
@@ -41,7 +41,7 @@ class NoisyRegression(DataTask):
 
 
 class GaussianLikelihood(DataTask):
-    """Predict a mean and a variance by maximum likelihood; the loss becomes negative where the noise is small."""
+    """Predict a mean and a variance by maximum likelihood; the loss is negative where the noise is small."""
 
     steps = 4000
     metric = "divergence from the truth in nats"
@@ -75,7 +75,7 @@ class GaussianLikelihood(DataTask):
 
 
 class Factorisation(DataTask):
-    """Complete a matrix of rank five from a fifth of its entries, with noise."""
+    """Complete a matrix of rank five from a fifth of its entries, which are noisy."""
 
     steps = 8000
     metric = "squared error of the matrix"
@@ -129,7 +129,7 @@ class SmallUNet(nn.Module):
 
 
 class Segmentation(DataTask):
-    """Find discs among squares in noisy images, by the soft Dice loss (Milletari, Navab and Ahmadi, 2016)."""
+    """Segment discs beside squares in noisy images with the soft Dice loss (Milletari, Navab and Ahmadi, 2016)."""
 
     steps = 1500
     metric = "1 - Dice"
@@ -142,7 +142,7 @@ class Segmentation(DataTask):
 
     @staticmethod
     def _draw(count: int, random: torch.Generator, size: int = 24) -> tuple[Tensor, Tensor]:
-        """Return images and masks: a disc and a square in each, of the same size and brightness."""
+        """Return images with a disc and a square of similar size and equal brightness, and masks of the discs."""
         grid = torch.arange(size)
         centres = torch.randint(5, size - 5, (2, count, 2, 1, 1), generator=random)
         radii = torch.randint(3, 6, (2, count, 1, 1), generator=random)
@@ -209,8 +209,8 @@ class GAN(SampledTask):
 class Physics(SampledTask):
     """Solve the heat equation with a network (Raissi, Perdikaris and Karniadakis, 2019).
 
-    The equation is u_t = a u_xx for x and t between 0 and 1, with u = sin(pi x) + sin(3 pi x) / 2 at the beginning and
-    u = 0 at both ends. The loss is the squared residual at random points, with the conditions as penalties.
+    The equation is u_t = a u_xx for x and t between 0 and 1, with u = sin(pi x) + sin(3 pi x) / 2 at t = 0 and u = 0 at
+    both ends. The loss is the squared residual at random points, with the conditions as penalties.
     """
 
     steps = 5000
@@ -264,14 +264,14 @@ class EncoderDecoder(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return the logits of each target symbol, given those before it."""
         memory, state = self.encoder(self.embedding(source))
-        begun = pad(target[:, :-1], (1, 0), value=self.symbols)  # the symbol after the others marks the beginning
+        begun = pad(target[:, :-1], (1, 0), value=self.symbols)  # an extra symbol marks the beginning
         states, _ = self.decoder(self.embedding(begun), state)
         weights = (self.query(states) @ memory.transpose(1, 2) / memory.shape[2] ** 0.5).softmax(2)
         return self.head(torch.cat([states, weights @ memory], dim=2))
 
 
 class SequenceToSequence(SampledTask):
-    """Sort eight symbols, a tenth of which were misread, with an encoder and a decoder."""
+    """Sort eight symbols, a tenth of which are misread, with an encoder and a decoder."""
 
     steps = 1500
     metric = "cross-entropy per symbol in nats"

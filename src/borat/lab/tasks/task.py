@@ -1,4 +1,4 @@
-"""The interface of a task, two kinds that need only data, a model and a loss, and parts that tasks share."""
+"""The interface of tasks, base classes that need only data, a model and a loss, and shared helpers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 
 class TrainingTask(ABC):
-    """A kind of training that brings its own model, loss and score.
+    """A kind of training with its own model, loss and score.
 
-    A task is constructed without arguments and loads or generates its data there, the same for every seed. Everything
-    else that is random draws from PyTorch's global generator, which :func:`borat.lab.tasks.run` seeds. A task with one
-    network implements :meth:`build`, :meth:`batches`, :meth:`loss` and :meth:`score`. A task with several networks,
-    each with its own optimizer, implements :meth:`networks` and :meth:`losses` instead of :meth:`loss`.
+    The constructor takes no arguments and loads or generates the data, the same for every seed. All other randomness
+    comes from PyTorch's global generator, which :func:`borat.lab.tasks.run` seeds. A task with one network implements
+    :meth:`build`, :meth:`batches`, :meth:`loss` and :meth:`score`. A task with several networks, each with its own
+    optimizer, implements :meth:`networks` and :meth:`losses` instead of :meth:`loss`.
     """
 
     steps: ClassVar[int] = 1000
@@ -35,15 +35,15 @@ class TrainingTask(ABC):
     def batches(self, model: nn.Module) -> Iterator[Any]:
         """Yield training batches without end.
 
-        The model is the one in training, for tasks that collect their own data with it.
+        ``model`` is the model in training, for tasks that collect their data with it.
         """
 
     @abstractmethod
     def score(self, model: nn.Module, split: str) -> float:
         """Return the score of a trained model on ``"validation"`` or ``"test"``: a positive number.
 
-        Called without gradients and with the model in evaluation mode. The random numbers that it draws are the same
-        in every run and differ between the splits.
+        It is called without gradients, with the model in evaluation mode. Its random numbers are the same in every run
+        and differ between the splits.
         """
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
@@ -51,7 +51,7 @@ class TrainingTask(ABC):
         raise NotImplementedError(f"{type(self).__name__} must implement loss, or networks and losses")
 
     def networks(self, model: nn.Module) -> dict[str, nn.Module]:
-        """Return the parts of the model that have an optimizer each, by name."""
+        """Return the parts of the model, by name; each has its own optimizer."""
         return {"model": model}
 
     def losses(self, model: nn.Module, batch: Any) -> Iterator[tuple[str, Tensor]]:
@@ -63,13 +63,13 @@ class TrainingTask(ABC):
 
 
 class DataTask(TrainingTask):
-    """A task on a fixed data set, whose constructor sets :attr:`splits`. Its score is the loss of a whole split."""
+    """A task on a fixed data set. The constructor sets :attr:`splits`; the score is the loss on a whole split."""
 
     batch_size: ClassVar[int] = 64
     repeats: ClassVar[int] = 1
-    """Number of evaluations that a score averages: more than one if the loss is random."""
+    """Number of evaluations that the score averages; more than one if the loss is random."""
     splits: dict[str, tuple[Tensor, ...]]
-    """Tensors of ``"train"``, ``"validation"`` and ``"test"``, with an example in each row."""
+    """Tensors of ``"train"``, ``"validation"`` and ``"test"``; each row is an example."""
 
     def batches(self, model: nn.Module) -> Iterator[Any]:
         return minibatches(self.batch_size, *self.splits["train"])
@@ -79,11 +79,11 @@ class DataTask(TrainingTask):
 
 
 class SampledTask(TrainingTask):
-    """A task whose examples are all drawn anew. Its score is the loss of a large batch."""
+    """A task that draws new examples for every batch. The score is the loss of a large batch."""
 
     batch_size: ClassVar[int] = 64
     score_size: ClassVar[int] = 2000
-    """Number of examples that a score draws."""
+    """Number of examples to draw for the score."""
 
     @abstractmethod
     def draw(self, count: int) -> Any:
@@ -98,22 +98,21 @@ class SampledTask(TrainingTask):
 
 
 def minibatches(size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield shuffled batches without end, leaving out the incomplete batch at the end of a pass.
+    """Yield shuffled batches without end, dropping the incomplete batch at the end of each pass.
 
     >>> batch, labels = next(minibatches(2, torch.zeros(5, 3), torch.zeros(5)))
     >>> batch.shape, labels.shape
     (torch.Size([2, 3]), torch.Size([2]))
     """
     count = len(tensors[0])
+    size = min(size, count)
     while True:
-        order = torch.randperm(count)
-        for start in range(0, count - size + 1, size):
-            chosen = order[start : start + size]
+        for chosen in torch.split(torch.randperm(count)[: count - count % size], size):
             yield tuple(tensor[chosen] for tensor in tensors)
 
 
 def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Return a perceptron with layers of these widths, that of its input first.
+    """Return a perceptron with layers of the given widths, starting with that of the input.
 
     >>> [type(layer).__name__ for layer in mlp(4, 8, 1)]
     ['Linear', 'ReLU', 'Linear']

@@ -1,1 +1,1 @@
-"""Timing: the cost of an optimizer's call, and of an epoch with it."""
+"""Timing: the cost of an optimizer's step, and of an epoch with it."""

@@ -1,9 +1,9 @@
-"""The time of an epoch by bundle size, relative to SGD.
+"""Time of an epoch by bundle size, relative to SGD.
 
-An epoch repeats two parts: forward and backward passes, which do not depend on the optimizer, and the optimizer's call.
-They are timed separately, with the model's gradients, and added up, so that the noise of the passes does not hide the
-small differences between bundle sizes. All sizes take turns, and medians are compared. Loading the data and
-communication between devices are not included.
+A batch has two parts: forward and backward passes, which do not depend on the optimizer, and the optimizer's step. They
+are timed separately, with the model's gradients, and added up, so that noise in the passes does not hide the small
+differences between bundle sizes. All sizes take turns, and medians are compared. Data loading and communication between
+devices are not included.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class EpochTime:
 
     name: str
     passes: float
-    """Seconds of the forward and backward passes."""
+    """Seconds for the forward and backward passes."""
     steps: float
-    """Seconds of the optimizer's calls."""
+    """Seconds for the optimizer's steps."""
 
     @property
     def seconds(self) -> float:
@@ -50,19 +50,18 @@ def measure(runtime: Runtime, progress: Progress | None = None) -> list[EpochTim
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # as in training
     first = WARM_UP + max(*runtime.bundle_sizes, 2) - 1
     total, notify = first + runtime.rounds + WARM_UP, progress or ignore
-    seconds, batches = [], []
+    timed = []
     for done in range(first):
-        elapsed, batch = _time_passes(model, runtime, device)
-        seconds.append(elapsed)
-        batches.append(batch)
+        timed.append(_time_passes(model, runtime, device))
         notify(done + 1, total)
+    seconds, batches = zip(*timed[WARM_UP:], strict=True)
     measures = {
-        "SGD" if size == 1 else f"BORAT N={size}": partial(_time_bundle, model, size, batches[WARM_UP:])
+        "SGD" if size == 1 else f"BORAT N={size}": partial(_time_bundle, model, size, batches)
         for size in runtime.bundle_sizes
     }
     steps = take_turns(measures, runtime.rounds, lambda done, _: notify(first + done, total))
     count = -(-runtime.examples // runtime.batch_size)
-    passes = count * statistics.median(seconds[WARM_UP:])
+    passes = count * statistics.median(seconds)
     return [EpochTime(name, passes, count * statistics.median(times)) for name, times in steps.items()]
 
 
@@ -81,7 +80,7 @@ def _time_passes(model: nn.Module, runtime: Runtime, device: torch.device) -> tu
 
 
 def _time_bundle(model: nn.Module, size: int, batches: Sequence[TimedBatch], turn: int) -> float:
-    """Return the mean seconds of a call over a bundle, after a first bundle that allocates the state.
+    """Return the mean seconds per step over a bundle, after a first bundle that allocates the state.
 
     A tiny learning rate keeps the weights where the gradients were measured.
     """

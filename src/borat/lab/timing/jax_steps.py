@@ -18,9 +18,9 @@ BASE = "optax.adamw"
 
 
 def measure_jax(model: str, rounds: int = 15, progress: Progress = ignore) -> list[OptimizerCost]:
-    """Measure jitted steps on the parameter shapes of a model; nothing if JAX and Optax are not installed.
+    """Measure jitted steps on the parameter shapes of a model; return nothing without JAX and Optax.
 
-    A step is an update and its application, on buffers that are donated.
+    A step computes an update and applies it, with donated buffers.
     """
     if find_spec("jax") is None or find_spec("optax") is None:
         return []
@@ -36,7 +36,7 @@ def measure_jax(model: str, rounds: int = 15, progress: Progress = ignore) -> li
         return [jax.numpy.asarray(scale * rng.standard_normal(shape, np.float32)) for shape in shapes]
 
     gradients = [draw(0.01) for _ in range(GRADIENT_SETS)]
-    lr = 2.0 / sum(float((g**2).sum()) for g in gradients[0])  # with a loss of 1, the cap binds now and then
+    lr = 2.0 / sum(float((g**2).sum()) for g in gradients[0])  # with a loss of 1, the cap binds for some pieces only
     transformations: dict[str, Any] = {
         BASE: optax.with_extra_args_support(optax.adamw(1e-6)),
         "optax.contrib.schedule_free_adamw": optax.contrib.schedule_free_adamw(1e-6),

@@ -1,7 +1,7 @@
 """Number of operations of a step on the device; on a GPU, each is at least one kernel launch.
 
-Operations are counted without a GPU, on fake tensors. Views and allocations launch nothing. An operation on a list of
-tensors counts once, as in PyTorch's fused optimizers, although a GPU may split a long list. The kernels that the
+Operations are counted without a GPU, on fake tensors. Views and allocations launch no kernels. An operation on a list
+of tensors counts once, as in PyTorch's fused optimizers, although a GPU may split a long list. The kernels that the
 compiler generates for the same step are counted on the CPU.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -21,37 +21,31 @@ from borat._vectors.torch import COMPILED_DEVICES
 from borat.lab.baselines import take_step
 from borat.lab.tables import Table
 
-TENSORS = 60
 _ELEMENTS = 2**20
-"""Size of a parameter tensor: larger than the numbers of any bundle."""
+"""Number of elements of a parameter: more than the numbers of any bundle."""
 
 
-class Launches(NamedTuple):
-    """The operations of one step."""
+def measure_launches(tensors: int = 60) -> Table:
+    """Count the operations in a step of Adam, BORAT and FreeBORAT.
 
-    optimizer: str
-    on_parameters: int
-    on_numbers: int
-    """Operations on the numbers of the bundle, including the dual; they do not depend on the size of the model."""
-
-
-def measure_launches(tensors: int = TENSORS) -> list[Launches]:
-    """Count the operations of fused and default Adam, and of ours."""
+    Operations on the numbers of the bundle, including the dual, do not depend on the size of the model.
+    """
     optimizers: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "Adam (fused)": partial(torch.optim.Adam, fused=True),
         "Adam (foreach)": partial(torch.optim.Adam, foreach=True),
     }
     for cls in (BORAT, FreeBORAT):
         optimizers |= {f"{cls.__name__}, N = {n}": partial(cls, bundle_size=n, capturable=True) for n in (2, 3, 5, 8)}
-    found = []
+    rows = []
     for name, make in optimizers.items():
         with FakeTensorMode():
             optimizer = make([torch.nn.Parameter(torch.empty(_ELEMENTS)) for _ in range(tensors)])
             _take_steps(optimizer, steps=1)  # creates the state
             with _Counter() as counter:
                 _take_steps(optimizer, steps=1)
-        found.append(Launches(name, counter.large, counter.small))
-    return found
+        rows.append((name, str(counter.large), str(counter.small)))
+    head = ("optimizer", "on the parameters", "on the bundle's numbers")
+    return Table(f"Operations of a step on the device, for {tensors} tensors", head, rows)
 
 
 def measure_kernels() -> Table:
@@ -79,7 +73,7 @@ def _take_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count operations, separately for tensors as large as a parameter and smaller ones."""
+    """Count operations on tensors as large as a parameter, and on smaller ones."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

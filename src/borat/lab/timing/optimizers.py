@@ -1,6 +1,6 @@
-"""Cost of an optimizer's call: time beside PyTorch's SGD and Adam, memory, and the share of the dual.
+"""Cost of an optimizer's step: time compared with PyTorch's SGD and Adam, memory, and the dual's share.
 
-Machines are noisy, so all optimizers take turns in one run and are compared by the ratio of their medians.
+Timings are noisy, so all optimizers take turns in one run, and the ratios of their medians are compared.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from timeit import timeit
 from typing import Any, TypeVar
 from unittest import mock
@@ -36,19 +36,19 @@ T = TypeVar("T")
 BUNDLE_SIZES = (2, 3, 5, 10)
 DUAL_SIZES = (2, 3, 4, 5, 6, 8, 10, 16, 32)
 WARM_UP = 2
-"""Rounds that are not measured."""
+"""Number of rounds before the measurement."""
 GRADIENT_SETS = 3
-"""Gradients that are taken in turn, so that bundles have more than one piece in their support."""
+"""Number of gradient sets, used in turn so that bundles have more than one piece in their support."""
 PEERS = {
     "Schedule-Free AdamW": "schedulefree:AdamWScheduleFree",
     "Prodigy": "prodigyopt:Prodigy",
     "MoMo-Adam": "momo:MomoAdam",
 }
-"""Alternatives to FreeBORAT, as their authors ship them."""
+"""Alternatives to FreeBORAT, in their authors' implementations."""
 
 
 Progress = Callable[[int, int], None]
-"""Called with the numbers of done and of all measurements."""
+"""Called with the number of measurements done and their total number."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class OptimizerCost:
     milliseconds: float
     """Median time per batch."""
     state: float
-    """Bytes held for the next call, relative to those of the parameters."""
+    """Size of the state relative to that of the parameters."""
     dual_share: float | None = None
-    """Share of the call that the dual takes."""
+    """Share of the step's time that the dual takes."""
 
 
 # Optimizers
@@ -73,10 +73,10 @@ def ignore(done: int, total: int) -> None:
 
 
 def take_turns(measures: Mapping[str, Callable[[int], T]], rounds: int, progress: Progress) -> dict[str, list[T]]:
-    """Call all functions once in each round, with its number, and return what they return after the warm-up."""
+    """Call each function once per round, with the round's number; return the results after the warm-up."""
     results: dict[str, list[T]] = {name: [] for name in measures}
     for turn in range(rounds + WARM_UP):
-        # in random order: an optimizer is faster right after a similar one, which leaves its code in the caches
+        # in random order: an optimizer is faster right after a similar one, whose code is still in the caches
         for name, measure in random.Random(turn).sample(list(measures.items()), len(measures)):
             result = measure(turn)
             if turn >= WARM_UP:
@@ -113,7 +113,7 @@ def measure_optimizers(model: str, rounds: int = 15, progress: Progress = ignore
 
 
 def state_size(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of an optimizer's state, without parameters that the state refers to."""
+    """Return the size of an optimizer's state in bytes, without parameters that it refers to."""
     tensors = [x for x in tree_leaves(list(optimizer.state.values())) if isinstance(x, torch.Tensor)]
     storages = {storage.data_ptr(): storage.nbytes() for storage in (x.untyped_storage() for x in tensors)}
     params = {p.untyped_storage().data_ptr() for group in optimizer.param_groups for p in group["params"]}
@@ -129,9 +129,8 @@ def _optimizers(params: list[torch.nn.Parameter], lr: float) -> dict[str, torch.
         "AdamW": torch.optim.AdamW(params, lr=1e-6),
     }
     for name, place in PEERS.items():
-        module, _, cls = place.partition(":")
         with suppress(ModuleNotFoundError):
-            found[name] = getattr(import_module(module), cls)(params)
+            found[name] = resolve_name(place)(params)
     if "Schedule-Free AdamW" in found:
         found["Schedule-Free AdamW"].train()  # type: ignore[attr-defined]
     found |= {f"BORAT, N = {n}": BORAT(params, lr=lr, bundle_size=n) for n in BUNDLE_SIZES}
@@ -144,7 +143,7 @@ def time_step(
     gradients: Sequence[torch.Tensor],
     loss: torch.Tensor,
 ) -> float:
-    """Return the seconds of one optimizer call."""
+    """Return the seconds that one step takes."""
     for p, g in zip(params, gradients, strict=True):
         p.grad = g
     start = now(loss.device)
@@ -153,7 +152,7 @@ def time_step(
 
 
 def now(device: torch.device) -> float:
-    """Return the time once the device has finished its work."""
+    """Return the time after a device sync."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -161,10 +160,10 @@ def now(device: torch.device) -> float:
 
 @contextmanager
 def timed_dual() -> Iterator[list[float]]:
-    """Yield a list whose only entry is the sum of the seconds spent in the dual.
+    """Yield a list whose only entry is the total number of seconds spent in the dual.
 
-    The dual is patched only while it is measured. A permanent ``record_function`` around it would slow down every step
-    of every user: without a profiler it takes 6 microseconds, a small dual takes 3.
+    The dual is patched only for the measurement. A permanent ``record_function`` around it would slow down every step:
+    it takes 6 microseconds without a profiler, a small dual takes 3.
     """
     seconds, maximise = [0.0], dual.maximise
 
@@ -188,7 +187,7 @@ def measure_dual() -> Table:
     rows = []
     for n in DUAL_SIZES:
         problems = []
-        for _ in range(100):  # of a bundle with n - 1 gradients and the bound
+        for _ in range(100):  # bundles with n - 1 gradients and the bound
             gradients = rng.standard_normal((n, 64)) / 8
             gradients[0] = 0.0
             problems.append((gradients @ gradients.T, np.concatenate(([0.0], rng.uniform(0.2, 0.6, n - 1)))))
@@ -206,7 +205,7 @@ def _solve_by_quadprog(Q: np.ndarray, b: np.ndarray) -> None:
 
 
 def machine() -> str:
-    """Return the machine and the versions in one line."""
+    """Return a description of the machine and the versions in one line."""
     return (
         f"{platform.machine()}, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}; "
         f"Python {platform.python_version()}, PyTorch {torch.__version__}, NumPy {np.__version__}; "

@@ -1,4 +1,4 @@
-"""Models to time, in the benchmark and in experiments, described without importing PyTorch."""
+"""Models to time in the benchmark and in experiments, described without importing PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "Bi-LSTM": {"name": "infersent", "input_shape": (1, 300), "classes": 3},
     "MLP": {"name": "mlp-128-80", "input_shape": (64,), "classes": 10},
 }
-"""Arguments of :func:`borat.lab.models.make_model`, which need no PyTorch to be listed."""
+"""Arguments of :func:`borat.lab.models.make_model`."""
 
 
 class Runtime(StrictModel):
@@ -27,14 +27,14 @@ class Runtime(StrictModel):
     """Number of examples in an epoch."""
     bundle_sizes: Listed[int]
     reference: str
-    """Row that the ratios are relative to."""
+    """Row to which the ratios are relative."""
     loss: str = "ce"
     rounds: int = 15
     """Number of measurements of each bundle size."""
 
 
 def shapes_of(model: str) -> list[tuple[int, ...]]:
-    """Return the shapes of the trained parameters."""
+    """Return the shapes of the trainable parameters."""
     import torch
 
     from borat.lab.models import make_model

@@ -1,4 +1,4 @@
-"""The tables of the benchmark, for the terminal and for the documentation."""
+"""Tables of the benchmark, for the terminal and for the documentation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from borat.lab.files import write_text
 from borat.lab.tables import DASH, Table
 from borat.lab.timing.jax_steps import BASE, measure_jax
-from borat.lab.timing.launches import TENSORS, measure_kernels, measure_launches
+from borat.lab.timing.launches import measure_kernels, measure_launches
 from borat.lab.timing.optimizers import OptimizerCost, Progress, machine, measure_dual, measure_optimizers
 from borat.lab.timing.shapes import shape_summary
 
@@ -34,19 +34,17 @@ def measured_tables(models: Sequence[str], rounds: int, progress_bar: ProgressBa
     for name in models:
         with progress_bar(f"{name} in JAX") as progress:
             in_jax += measure_jax(name, rounds, progress)
-    operations = [(x.optimizer, str(x.on_parameters), str(x.on_numbers)) for x in measure_launches()]
-    head = ("optimizer", "on the parameters", "on the bundle's numbers")
     return [
         *_cost_tables(costs, "", REFERENCES),
         measure_dual(),
-        Table(f"Operations of a step on the device, for {TENSORS} tensors", head, operations),
+        measure_launches(),
         measure_kernels(),
         *_cost_tables(in_jax, "In JAX, ", JAX_REFERENCES),
     ]
 
 
 def _cost_tables(costs: Sequence[OptimizerCost], title: str, references: Mapping[str, str]) -> list[Table]:
-    """Return a table for each model; the dual has a column if it was timed."""
+    """Return a table for each model, with a column for the dual if it was timed."""
     is_timed = any(cost.dual_share is not None for cost in costs)
     head = ("optimizer", "ms per batch", *references, *(["dual's share"] if is_timed else []), "state / parameters")
     found = []

@@ -1,4 +1,4 @@
-"""Checkpoints that a run resumes from, on any number of devices."""
+"""Checkpoints from which a run can resume on any number of devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class State:
-    """Everything that training changes in a model and its optimizer, in a form that does not depend on the devices."""
+    """State of a model, its optimizer and the random generators, in a form that does not depend on the devices."""
 
     def __init__(self, fabric: Fabric, model: nn.Module, optimizer: Optimizer) -> None:
         self.fabric, self.model, self.optimizer = fabric, model, optimizer
@@ -28,7 +28,7 @@ class State:
             model, optimizer = dcp.get_state_dict(self.model, self.optimizer, options=WHOLE)
         else:
             model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-        device, random = self.fabric.device, {"cpu": torch.get_rng_state()}  # of the generators that dropout draws from
+        device, random = self.fabric.device, {"cpu": torch.get_rng_state()}  # used by dropout
         if device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(device)
         every: list[Any] = [random] * self.fabric.world_size
@@ -37,22 +37,18 @@ class State:
         return {"model": model, "optimizer": optimizer, "random": every}
 
     def set(self, state: dict[str, Any]) -> None:
-        """Restore a state that :meth:`get` returned, perhaps on other devices."""
+        """Restore a state that :meth:`get` returned, possibly on other devices."""
         if not self.is_sharded:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-        elif state["optimizer"]["state"]:
+        else:
+            dcp.set_model_state_dict(self.model, state["model"], options=WHOLE)
             optimizer = _by_name(state["optimizer"], self.model)
-            dcp.set_state_dict(
-                *(self.model, self.optimizer),
-                model_state_dict=state["model"],
-                optim_state_dict=optimizer,
-                options=WHOLE,
-            )
-        else:  # torch cannot shard an optimizer's state without tensors
-            dcp.set_model_state_dict(self.model, state["model"], options=dcp.StateDictOptions(full_state_dict=True))
-            for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
-                group.update({key: value for key, value in saved.items() if key != "params"})
+            if optimizer["state"]:
+                dcp.set_optimizer_state_dict(self.model, self.optimizer, optimizer, options=WHOLE)
+            else:  # PyTorch cannot shard an optimizer's state without tensors
+                for group, saved in zip(self.optimizer.param_groups, optimizer["param_groups"], strict=True):
+                    group.update({key: value for key, value in saved.items() if key != "params"})
         if len(state["random"]) > self.fabric.global_rank:
             random, device = state["random"][self.fabric.global_rank], self.fabric.device
             torch.set_rng_state(random["cpu"])
@@ -61,7 +57,7 @@ class State:
 
 
 def _by_name(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Return the state of an optimizer with names of parameters, as sharded models have, in place of numbers."""
+    """Return an optimizer's state with parameters identified by name, as for sharded models, not by number."""
     names = dict(enumerate(name for name, _ in model.named_parameters()))
     return {
         "state": {names.get(key, key): value for key, value in state["state"].items()},

@@ -1,4 +1,4 @@
-"""The model of a run, with the shapes, the layout and the precision of its inputs, and checks before it is built."""
+"""The model of a run, in the shape, memory format and precision of its inputs, and checks before training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ WORD_DIMENSION = 50
 
 
 def make_model_for(task: Task, config: RunConfig) -> nn.Module:
-    """Return the model of a run, with the shapes of its data."""
+    """Return the model of a run for the shapes of its data."""
     check_model_suits(config)
     shape, options = task.description.input_shape, {}
-    if task.vocabulary:  # sentences: the model looks words up in a frozen matrix
+    if task.vocabulary:  # sentences: the model has a frozen embedding matrix
         shape = (len(task.vocabulary), WORD_DIMENSION) if task.embeddings is None else tuple(task.embeddings.shape)
         options = {"embeddings": task.embeddings}
     classes = task.description.num_classes
@@ -39,7 +39,7 @@ def prepare(inputs: Tensor, config: RunConfig) -> Tensor:
 
 
 def check_names(config: RunConfig) -> None:
-    """Raise a ValueError for a data set, a model, an optimizer or a task that does not exist or does not fit."""
+    """Raise a ValueError for a data set, model, optimizer or task that does not exist or does not fit."""
     parse_name(config.model)
     check_model_suits(config)
     check_method(config)
@@ -53,11 +53,11 @@ def check_model_suits(config: RunConfig) -> None:
     if allowed and kind not in allowed:
         raise ValueError(f"model must be {' or '.join(allowed)} for {config.data}, got {config.model!r}")
     if not allowed and any(kind in loader.models for loader in DATASETS.values()):
-        raise ValueError(f"model must be one for images or vectors for {config.data}, got {config.model!r}")
+        raise ValueError(f"model must take images or vectors for {config.data}, got {config.model!r}")
 
 
 def check_last_batch(model: nn.Module, examples: int, batch_size: int, processes: int) -> None:
-    """Raise a ValueError if a process has one example in the last batch: batch normalisation of vectors needs two."""
+    """Raise a ValueError if a process has only one example in the last batch: BatchNorm1d needs two."""
     last = examples % batch_size or batch_size
     if -(-last // processes) < 2 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
         raise ValueError(
@@ -67,12 +67,12 @@ def check_last_batch(model: nn.Module, examples: int, batch_size: int, processes
 
 
 def warn_of_few_batches(config: RunConfig, batches: int) -> None:
-    """Warn if a run is too short for one whole bundle: its only update is made at its end."""
+    """Warn if a run is too short for a whole bundle: its only update is the flush at its end."""
     needed, available = config.bundle_size - 1, batches * config.epochs
     if config.optimizer == "borat" and available < needed:
         warnings.warn(
             f"bundle_size={config.bundle_size} needs {needed} batches for an update, but epochs={config.epochs} and "
-            f"batch_size={config.batch_size} give {available}: the only update uses these, at the end. Train for "
+            f"batch_size={config.batch_size} give {available}: the only update, at the end, uses these. Train for "
             "more epochs, or with a smaller bundle_size or batch_size",
             stacklevel=2,
         )

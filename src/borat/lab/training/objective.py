@@ -1,4 +1,4 @@
-"""Objectives: the loss of a batch, its other measurements, and their sums over an epoch."""
+"""Objectives: the loss of a batch, other measures, and their sums over an epoch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUMS = ("loss", "examples", "correct", "answers", "among_five")
 
 @dataclass
 class Tally:
-    """Sums over batches; that of an epoch is part of the checkpoint."""
+    """Sums over batches; the tally of the current epoch is part of the checkpoint."""
 
     loss: float = 0.0
     examples: float = 0
@@ -31,7 +31,7 @@ class Tally:
     correct: float = 0
     answers: float = 0
     among_five: float = 0
-    """Number of right answers among the first five, if they are counted."""
+    """Number of correct answers among the top five, if counted."""
     seconds: float = 0.0
     step_sizes: float = 0.0
     steps: int = 0
@@ -42,7 +42,7 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def over_processes(self, fabric: Fabric) -> Tally:
-        """Return the same tally with the sums of all processes."""
+        """Return the same tally with its sums taken over all processes."""
         totals: Any = zip(SUMS, sum_over_processes(fabric, *(getattr(self, name) for name in SUMS)), strict=True)
         return replace(self, **dict(totals))
 
@@ -58,13 +58,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss whose smallest possible value is zero, and the measures that are recorded with it."""
+    """A loss with a minimum of zero, and the measures that are recorded with it."""
 
     loss: Callable[[Tensor, Tensor], Tensor]
     measures: tuple[str, ...] = ("loss", "accuracy")
 
     def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
-        """Return the measurements of a batch."""
+        """Return the tally of a batch."""
         count, among_five = len(labels), 0
         if "top5_accuracy" in self.measures:
             first = scores.topk(min(5, scores.shape[1]), dim=1).indices
@@ -73,7 +73,7 @@ class Objective:
 
 
 class BitsObjective(Objective):
-    """Answers that are sequences of bits; a label of -1 is not scored."""
+    """Prediction of sequences of bits; labels of -1 are ignored."""
 
     def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
         scored = labels >= 0
@@ -82,7 +82,7 @@ class BitsObjective(Objective):
 
 
 class CharactersObjective(Objective):
-    """The next character of each, measured by its probability and not as right or wrong."""
+    """Prediction of the next character, measured by its probability and not by accuracy."""
 
     def measure(self, scores: Tensor, labels: Tensor, loss: float) -> Tally:
         count = int((labels >= 0).sum())

@@ -30,16 +30,16 @@ from borat.lab.config import Execution
 from borat.lab.signals import ctrl_c_blocked, unblock_ctrl_c
 
 GRACE = 5.0
-"""Seconds that a process may take to end by itself after the one that started it."""
+"""Seconds that a process has to exit by itself after its parent has exited."""
 LOOPBACK = "127.0.0.1"
 _FIRST = "BORAT_FIRST_PROCESS"
-"""Environment variable for the number of the first process."""
+"""Environment variable for the PID of the first process."""
 _MEETING = "BORAT_MEETING"
-"""Environment variable for the file in which the processes meet."""
+"""Environment variable for the file through which the processes rendezvous."""
 
 
 def launch(execution: Execution, precision: str) -> Fabric:
-    """Start the processes; each continues from here."""
+    """Start the processes; each of them returns from this function."""
     several = execution.devices > 1
     strategy: Strategy | str = _MeetingDDP() if execution.strategy == "ddp" or several else "auto"
     if execution.strategy == "fsdp":
@@ -77,7 +77,7 @@ def sum_over_processes(fabric: Fabric, *numbers: float) -> list[float]:
 
 @contextmanager
 def without_denormals() -> Iterator[None]:
-    """Flush numbers below 1e-38 to zero: they slow CPUs down, up to 16 times in a network that has diverged."""
+    """Flush denormal numbers to zero: they slow CPUs down, up to 16 times in a network that has diverged."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -86,7 +86,7 @@ def without_denormals() -> Iterator[None]:
 
 
 class _Meeting(Strategy):
-    """Wait for the other processes in Python, where Ctrl-C interrupts; it does not interrupt PyTorch's own wait."""
+    """Wait for the other processes in Python, where Ctrl-C interrupts, unlike in PyTorch's own rendezvous."""
 
     def setup_environment(self) -> None:
         unblock_ctrl_c()
@@ -110,10 +110,10 @@ class _MeetingFSDP(_Meeting, ModelParallelStrategy):
 
 
 def _meet_on_this_machine(fabric: Fabric) -> None:
-    """Let processes that are started here meet in a file and talk over loopback.
+    """Let processes that are started here rendezvous through a file and communicate over loopback.
 
-    PyTorch would open a port on all interfaces. Processes that were started by another program, or were given an
-    address, use the given address.
+    By default, PyTorch would open a port on all interfaces. Processes that another program started, or that have a
+    master address, use that address.
     """
     is_local = isinstance(getattr(fabric.strategy, "cluster_environment", None), LightningEnvironment)
     if not is_local or os.environ.get("MASTER_ADDR", LOOPBACK) != LOOPBACK:
@@ -129,9 +129,9 @@ def _meet_on_this_machine(fabric: Fabric) -> None:
 
 
 def _end_with_first() -> None:
-    """Let the processes that Fabric starts end with this one, whose number they inherit.
+    """Let the processes that Fabric starts exit with this one, whose PID they inherit.
 
-    Otherwise they would wait long for the others if it is killed while they start.
+    Otherwise they would wait for a long time if it is killed while they start.
     """
     first = int(os.environ.setdefault(_FIRST, str(os.getpid())))
 
@@ -147,13 +147,13 @@ def _end_with_first() -> None:
 
 @contextmanager
 def _all_or_none(fabric: Fabric) -> Iterator[None]:
-    """Kill the processes that were started unless all of them start."""
+    """Kill the started processes if not all of them start."""
     try:
         yield
     except BaseException:
         started = getattr(fabric.strategy.launcher, "procs", [])
         ours = list(started)
-        started.clear()  # or Fabric, which watches them, would kill this process, too
+        started.clear()  # otherwise Fabric, which watches them, would kill this process as well
         for process in ours:
             process.kill()
         for process in ours:
@@ -162,9 +162,9 @@ def _all_or_none(fabric: Fabric) -> Iterator[None]:
 
 
 def _leave_processes() -> None:
-    """End gloo's threads before the interpreter ends: a thread that then releases a tensor would abort the process.
+    """End gloo's threads before the interpreter exits: a thread that releases a tensor later would abort the process.
 
-    Those of FSDP stay, since PyTorch's caches refer to them; after a moment they have nothing to release.
+    FSDP's threads stay, because PyTorch's caches refer to them; after a moment they have nothing to release.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -172,7 +172,7 @@ def _leave_processes() -> None:
 
 
 def _shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shard each layer with a tenth of the parameters or more, then the rest of the model."""
+    """Shard each layer with at least a tenth of the parameters, then the rest of the model."""
     total = sum(p.numel() for p in model.parameters())
     for layer in model.children():
         if sum(p.numel() for p in layer.parameters()) >= 0.1 * total:

@@ -1,4 +1,4 @@
-"""Tasks as the lab runs them: from a configuration, into the folder of a run."""
+"""Training of tasks from a configuration, stored in the folder of a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from borat.lab.store.run import Metrics, Run
 from borat.lab.tasks import TaskResult, TrainingTask, run
 
 LAST_BATCHES = 20
-"""Number of batches whose mean is the training loss of a run."""
+"""Number of last batches whose mean is the training loss of a run."""
 
 
 def train_task(task: TrainingTask, config: RunConfig, stored: Run) -> Metrics:
-    """Train a task, unless the stored run is done."""
+    """Train a task and store its metrics; return the stored ones if the run is done."""
     Run.create(stored.path, config)
     metrics = stored.metrics
     if not metrics.is_done:
@@ -32,7 +32,7 @@ def train_task(task: TrainingTask, config: RunConfig, stored: Run) -> Metrics:
 
 
 def _as_metrics(task: TrainingTask, config: RunConfig, result: TaskResult) -> Metrics:
-    """Return the metrics of a stored run, which has its scores as losses: their reciprocals if higher is better."""
+    """Return the metrics of a run, with scores stored as losses: their reciprocals if higher is better."""
     scores = {"validation": result.validation_score, "test": result.score}
     worse = scores if task.lower_is_better else {split: 1.0 / x if x else math.inf for split, x in scores.items()}
     losses = {f"{split}_loss": score for split, score in worse.items()}

@@ -1,4 +1,4 @@
-"""TensorBoard events of a run while it trains."""
+"""TensorBoard events of a run in training."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from borat.lab.baselines import drops_batches
 from borat.monitor import Monitor
 
 EVERY = 10
-"""Number of batches, or of updates, between two entries."""
+"""Number of batches, or of updates, between two events."""
 
 
 class Events(ExitStack):
-    """The event files of a run; nothing is written if the folder is None.
+    """Event files of a run; nothing is written if the folder is None.
 
-    The files grow with every entry, and TensorBoard reads up to the last complete one. A resumed run hides the entries
+    Events are appended to the files, and TensorBoard reads up to the last complete one. A resumed run purges the events
     of the interrupted one for batches that are trained on again.
     """
 

@@ -1,8 +1,8 @@
 """Train one model: batch, loss, step, metrics, checkpoint.
 
-A run can be stopped at any moment and continues bit for bit on the CPU: the order of the batches and their augmentation
+A run can be stopped at any time; on the CPU, it resumes bit for bit. The order of the batches and their augmentation
 depend only on the seed and the epoch, and the checkpoint holds everything else. It is written after every epoch, and
-within one when the process receives a signal to end.
+within an epoch if the process is asked to stop by a signal.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from borat.lab.training.tensorboard import Events
 
 EVALUATION_BATCH = 512
 STATISTICS_BATCHES = 16
-"""Number of batches that measure running statistics at an average."""
+"""Number of batches for measuring running statistics at an average."""
 PATIENCE = 5.0
-"""Seconds to wait for another process that is about to release the run's folder."""
+"""Seconds to wait for another process to release the run's folder."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Position:
 
 
 Listener = Callable[[Position, Tally, int], None]
-"""Called after each batch with the position, the epoch so far and the number of batches in an epoch."""
+"""Called after each batch with the position, the tally of the epoch and the number of batches in an epoch."""
 
 
 class Training:
@@ -76,7 +76,7 @@ class Training:
         if execution.compile:
             model.compile()
         self.model = fabric.setup_module(model)
-        torch.manual_seed(config.seed + 1_000_003 * fabric.global_rank)  # each process has its own dropout
+        torch.manual_seed(config.seed + 1_000_003 * fabric.global_rank)  # each process draws its own dropout masks
         self.optimizer: Any = baselines.make_optimizer(self.model, config)
         self.schedule = baselines.make_schedule(self.optimizer, config, self.batches)
         self.state = State(fabric, self.model.module, self.optimizer)
@@ -87,7 +87,7 @@ class Training:
         return self.position.epoch * self.batches + self.position.batch
 
     def fit(self, listener: Listener | None = None) -> Metrics:
-        """Train to the end of the budget, or until the loss is no longer finite, which also counts as a result."""
+        """Train to the end of the budget, or until the loss is no longer finite, which is a result as well."""
         self._open()
         try:
             with asking_to_stop() as is_asked, self.events:
@@ -97,13 +97,13 @@ class Training:
         except Interrupted:
             raise
         except Exception:
-            with suppress(OSError):  # such as a full disk, which then is the failure
+            with suppress(OSError):  # such as a full disk, which may be the failure itself
                 self._write_metrics(replace(self.metrics, status="failed"))
             raise
         return self.metrics
 
     def _open(self) -> None:
-        """Create the run's folder, now that the configuration is known to be right, or resume the run in it."""
+        """Create the run's folder, now that the configuration is known to be valid, or resume the run in it."""
         if self.fabric.is_global_zero:
             about = {"data": asdict(self.task.description), "execution": self.execution.model_dump()}
             Run.create(self.run.path, self.config, **about)
@@ -125,7 +125,7 @@ class Training:
         for batch in self._batches("train", self.config.batch_size, start=self.position.batch):
             scores, loss = self._forward(batch)
             lost = baselines.is_lost(self.optimizer, loss.item())
-            if math.isfinite(loss.item()) or lost:  # else the batch is dropped, as if it did not exist
+            if math.isfinite(loss.item()) or lost:  # otherwise the optimizer drops the batch
                 self.tally.add(self.objective.measure(scores, batch.labels, loss.item()))
             if any(sum_over_processes(self.fabric, lost)):
                 return
@@ -155,11 +155,11 @@ class Training:
         return scores.detach(), self.objective.loss(scores, batch.labels)
 
     def _update(self, update: Callable[[], None]) -> None:
-        """Update the weights, and record the kind and the size of the step if one was completed."""
-        before = baselines.last_step(self.optimizer)
+        """Update the weights; record the kind and the size of the step if one was completed."""
+        before = getattr(self.optimizer, "last_step", None)
         update()
-        step = baselines.last_step(self.optimizer)
         if baselines.drops_batches(self.optimizer):
+            step = self.optimizer.last_step
             if step is None or step is before:
                 return
             self.tally.kinds[step.kind] = self.tally.kinds.get(step.kind, 0) + 1
@@ -168,20 +168,10 @@ class Training:
             self.tally.step_sizes += size
             self.tally.steps += 1
 
-    def _flush_only_bundle(self) -> None:
-        """Update once with an incomplete bundle, if the run is too short for a whole one.
-
-        Otherwise the batches left over at the end make no update: one with few batches can undo much of the training.
-        """
-        kinds = (*(epoch["kinds"] for epoch in self.metrics.epochs), self.tally.kinds)
-        updates = sum(sum(counts.values()) for counts in kinds)
-        if hasattr(self.optimizer, "flush") and not any(sum_over_processes(self.fabric, updates)):
-            self._update(self.optimizer.flush)
-
     def _finish_epoch(self) -> None:
         """Evaluate the model, record the epoch and save the run."""
-        if self.position.epoch + 1 == self.config.epochs:
-            self._flush_only_bundle()
+        if self.position.epoch + 1 == self.config.epochs and baselines.needs_flush(self.optimizer):
+            self._update(self.optimizer.flush)
         record = self._record_epoch()
         watched = f"validation_{primary_measure(self.objective.measures)}"
         score = goodness(watched, record[watched])
@@ -227,7 +217,7 @@ class Training:
         return self._means(name or split, tally)
 
     def _measure_statistics(self) -> None:
-        """Measure the running statistics of normalisation layers at an average; they belong to another point."""
+        """Measure running statistics at the average; those from training belong to a different point."""
         if METHODS[self.config.optimizer].averages:
             self.model.eval()
             batches = self._batches("train", self.config.batch_size)
@@ -258,9 +248,9 @@ def train(
     execution: Execution | None = None,
     listener: Listener | None = None,
 ) -> Metrics:
-    """Train as configured in ``folder``; resume the run there if it was interrupted.
+    """Train as configured and store the run in ``folder``; resume it if it was interrupted.
 
-    ``listener`` is called after each batch. Mistakes in the configuration are raised before processes are started.
+    ``listener`` is called after each batch. Errors in the configuration are raised before processes are started.
     """
     execution = execution or Execution()
     check_writable(folder)
