@@ -43,7 +43,7 @@ def reproduce(
     data_dir: common.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/NAME.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result to this Markdown file.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw it (scoreboard, zoo, long-run) to this file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw it to this file, if its kind has a picture.")] = None,
     commands: Annotated[
         bool, typer.Option("--commands", help="Print a `borat train` command for each missing run, and exit.")
     ] = False,

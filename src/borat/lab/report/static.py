@@ -149,7 +149,7 @@ def draw_lines(task: TaskGroup, styles: dict[str, Style]) -> Figure:
         finished = sorted((lr, s) for (lr, _), s in cells.items() if s.result and not s.lost)
         lost = [lr for (lr, _), setting in cells.items() if setting.lost]
         means, errors = _in_units(task.metric, (setting.result for _, setting in finished))
-        axes.errorbar([lr for lr, _ in finished], means, errors, label=method, ms=5, **_line(style))
+        axes.errorbar([lr for lr, _ in finished], means, errors, label=method, ms=5, **line_style(style))
         axes.plot(lost, [1.05 * edge] * len(lost), "x", color=style.light, ms=7, mew=2, clip_on=False)
     axes.set(xscale="log", xlabel="learning rate", ylabel=_axis_title(task.metric))
     axes.set_ylim(bottom=None if lower else 0.0)
@@ -186,7 +186,7 @@ def _in_units(metric: str, values: Iterable[Mean | None]) -> tuple[list[float], 
     return [factor * value.mean for value in known], [factor * (value.std or 0.0) for value in known]
 
 
-def _line(style: Style) -> dict[str, Any]:
+def line_style(style: Style) -> dict[str, Any]:
     return {"color": style.light, "marker": SHAPES[style.marker], "ls": LINES[style.dash]}
 
 
@@ -204,7 +204,9 @@ def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], *keys: st
             known = [(epoch, mean) for epoch, mean in enumerate(setting.curve(key), 1) if mean is not None]
             epochs, every = [epoch for epoch, _ in known], max(1, len(known) // 10)
             means, spreads = _in_units(key, (mean for _, mean in known))
-            axes.plot(epochs, means, label=f"{setting.method}, {setting.label}", ms=4, markevery=every, **_line(style))
+            axes.plot(
+                epochs, means, label=f"{setting.method}, {setting.label}", ms=4, markevery=every, **line_style(style)
+            )
             if any(spreads):
                 low, high = np.subtract(means, spreads), np.add(means, spreads)
                 axes.fill_between(epochs, low, high, color=style.light, alpha=0.18, lw=0)
@@ -214,13 +216,13 @@ def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], *keys: st
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
         if key in AXIS_TITLES:
-            _make_logarithmic(axes)
+            make_logarithmic(axes)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False, fontsize=8)
     return figure
 
 
-def _make_logarithmic(axes: Any) -> None:
+def make_logarithmic(axes: Any) -> None:
     """Label the axis with plain numbers: powers of ten, 2 and 5 times them if few, or even steps if none."""
     axes.set_yscale("log")
     values = [y for line in axes.lines for y in line.get_ydata() if y > 0]

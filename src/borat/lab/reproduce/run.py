@@ -28,6 +28,7 @@ from borat.lab.store.run import Metrics, Run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from borat.lab.data.task import Description
     from borat.lab.reproduce.training import TrainingSpec
 
 
@@ -93,7 +94,7 @@ class TrainingStudy(Study):
         data_dir = means.get("data_dir")
         # missing data raise before anything is trained, and decoded images are in the cache for the runs
         first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
-        classes = {column: load_for(config, data_dir).description.num_classes for column, config in first.items()}
+        data = {column: load_for(config, data_dir).description for column, config in first.items()}
         earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
         def train(configs: Iterable[RunConfig]) -> pd.DataFrame:
@@ -106,7 +107,7 @@ class TrainingStudy(Study):
             runs = pd.concat([runs, train(repeated)])
         found = len(earlier.intersection(runs.index))
         results = tuple(self._result(cell, runs) for cell in cells)
-        return Result(self, results, time.perf_counter() - start, classes, found)
+        return Result(self, results, time.perf_counter() - start, data, found)
 
     def _repeated(self, cells: Sequence[Cell], runs: pd.DataFrame) -> list[RunConfig]:
         """Return the chosen and the default configurations with the further seeds."""
@@ -200,8 +201,8 @@ class Result(StudyResult):
     cells: tuple[CellResult, ...]
     seconds: float = 0.0
     """Duration of the command, without runs that were already done."""
-    classes: Mapping[str, int] = field(default_factory=dict)
-    """Number of classes in each column, except for tasks."""
+    data: Mapping[str, Description] = field(default_factory=dict)
+    """Data of each column, except for tasks."""
     found: int = 0
     """Number of runs that were already in the folder, complete or not."""
 

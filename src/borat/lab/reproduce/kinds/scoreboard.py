@@ -186,7 +186,9 @@ def make_board(result: Result) -> Board:
     for cell in result.cells:
         method, column = cell.cell.method, cell.cell.column
         for table, runs in zip(tables, (cell.defaults, cell.chosen), strict=True):
-            table.at[method, column] = _score(runs, result.spec.metrics_in(column)[0], result.classes[column], seeds)
+            table.at[method, column] = _score(
+                runs, result.spec.metrics_in(column)[0], result.data[column].num_classes, seeds
+            )
     return Board(*tables)
 
 
