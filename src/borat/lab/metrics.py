@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -90,6 +92,23 @@ def with_unit(metric: str, value: float) -> str:
     ('76.5 %', '0.765')
     """
     return value_text(metric, value) + (" %" if unit(metric) == 100.0 else "")
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean and sample standard deviation; the latter is None for a single value."""
+
+    mean: float
+    std: float | None
+    runs: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Mean | None:
+        """Return the mean of the values that are numbers, or None without any."""
+        known = [value for value in values if value is not None and not math.isnan(value)]
+        if not known:
+            return None
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
 def best(items: Iterable[T], score: Callable[[T], float], metric: str) -> T | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,7 @@ import pandas as pd
 
 from borat.lab.config import CHOICES, SHARED_KEYS, TASK_KEYS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
-from borat.lab.metrics import METRICS, best, primary_measure
+from borat.lab.metrics import METRICS, Mean, best, primary_measure
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
 from borat.lab.store.records import RESULTS, Collection, best_setting, by_setting, number
 from borat.lab.store.run import LOST, STATUSES
@@ -25,23 +24,6 @@ RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
 """Columns of the table of runs, by measure."""
 MANY_METHODS = 6
 """Largest number of methods whose lines over the learning rate can be told apart."""
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Mean and sample standard deviation; the latter is None for a single value."""
-
-    mean: float
-    std: float | None
-    runs: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Mean | None:
-        """Return the mean of the values that are numbers, or None without any."""
-        known = [value for value in values if value is not None and not math.isnan(value)]
-        if not known:
-            return None
-        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True, eq=False)
