@@ -83,12 +83,9 @@ def _support_rank(kind: str) -> int:
     return 2 * int(pieces[1]) + kind.endswith("bound") if pieces else 0
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Iterable[str], dpi: int = 150) -> list[Path]:
-    """Write the figure in each format, and return the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{kind}" for kind in formats]
-    for path in paths:
-        kind = path.suffix[1:]
-        metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}  # same picture, same file
-        write_atomically(path, partial(figure.savefig, dpi=dpi, format=kind, metadata=metadata))
-    return paths
+def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write a figure as PNG or PDF, by the suffix of the path, and return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}  # same picture, same file
+    write_atomically(path, partial(figure.savefig, dpi=dpi, format=path.suffix[1:], metadata=metadata))
+    return path

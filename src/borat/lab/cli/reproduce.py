@@ -95,8 +95,7 @@ def _write(
     if picture is not None:
         from borat.lab.figures import save
 
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        written += save(result.study.spec.draw(result), picture.parent, picture.stem, [picture.suffix[1:]])
+        written.append(save(result.study.spec.draw(result), picture))
     return written
 
 

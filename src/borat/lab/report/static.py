@@ -16,8 +16,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from borat.lab.figures import DASHES, MARKERS, SCALE, Style, kind_styles, method_styles, save
-from borat.lab.metrics import lower_is_better, unit, value_text
-from borat.lab.report.tasks import Mean, Setting, TaskGroup, short_names
+from borat.lab.metrics import Mean, lower_is_better, unit, value_text
+from borat.lab.report.tasks import Setting, TaskGroup, short_names
 
 SHAPES = dict(zip(MARKERS, "os^Dvp*h", strict=True))
 LINES = dict(zip(DASHES, ("-", "--", ":", "-."), strict=True))
@@ -39,12 +39,11 @@ FORMATS = ("png", "pdf")
 
 def write_figures(tasks: Sequence[TaskGroup], folder: Path) -> list[Path]:
     """Write every figure that the tasks have data for, as ``<figure>_<task>.png`` and ``.pdf``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+    written = []
     with mpl.rc_context(LOOK):
         for task, name in zip(tasks, file_names(tasks), strict=True):
             for figure_name, figure in draw_all(task):
-                written += save(figure, folder, f"{figure_name}_{name}", FORMATS, dpi=200)
+                written += [save(figure, folder / f"{figure_name}_{name}.{kind}", dpi=200) for kind in FORMATS]
     return written
 
 
