@@ -57,7 +57,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the contents of a TOML or JSON file."""
     if not path.is_file():
-        raise ValueError(f"the configuration file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+        raise ValueError(f"the file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
     try:
         text = path.read_text(encoding="utf-8")
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)

@@ -26,7 +26,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from borat.lab.config import RunConfig
-from borat.lab.files import write_atomically, write_json
+from borat.lab.files import read_mapping, write_atomically, write_json
 from borat.lab.strict import explain, one_of
 
 PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
@@ -170,14 +170,10 @@ class Run:
         return state
 
     def _read_json(self, name: str) -> dict[str, Any]:
-        path = self.path / name
         try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return read_mapping(self.path / name)
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {REMEDIES[name]} ({error})") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}; {REMEDIES[name]}")
-        return values
+            raise ValueError(f"{self.path / name} cannot be read: {REMEDIES[name]} ({error})") from error
 
 
 def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
