@@ -107,7 +107,7 @@ class TrainingStudy(Study):
             runs = pd.concat([runs, train(repeated)])
         found = len(earlier.intersection(runs.index))
         results = tuple(self._result(cell, runs) for cell in cells)
-        return Result(self, results, time.perf_counter() - start, data, found)
+        return Result(self, results, data, found, seconds=time.perf_counter() - start)
 
     def _repeated(self, cells: Sequence[Cell], runs: pd.DataFrame) -> list[RunConfig]:
         """Return the chosen and the default configurations with the further seeds."""
@@ -199,8 +199,6 @@ class Result(StudyResult):
 
     study: TrainingStudy
     cells: tuple[CellResult, ...]
-    seconds: float = 0.0
-    """Duration of the command, without runs that were already done."""
     data: Mapping[str, Description] = field(default_factory=dict)
     """Data of each column, except for tasks."""
     found: int = 0
@@ -246,7 +244,7 @@ class Result(StudyResult):
     def timing(self) -> str:
         found = f", which found {self.found} of them begun or done" if self.found else ""
         training = duration(float(self.runs.seconds.sum()))
-        return f"{len(self.runs)} runs, {training} of training in all, {duration(self.seconds)} for the command{found}"
+        return f"{len(self.runs)} runs, {training} of training in all, {super().timing()}{found}"
 
     def failures(self) -> list[str]:
         failed = self.runs[self.runs.status == "failed"].itertuples()

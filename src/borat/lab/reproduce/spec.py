@@ -10,7 +10,7 @@ import os
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -132,14 +132,16 @@ class Study(ABC):
 
 
 @dataclass(frozen=True)
-class StudyResult(ABC):
+class StudyResult:
     """The result of an experiment at one scale."""
 
     study: Study
+    seconds: float = field(default=0.0, kw_only=True)
+    """Duration of the command, without runs that were already done."""
 
-    @abstractmethod
     def timing(self) -> str:
         """Return the amount of work done, and how long it took, in words."""
+        return f"{duration(self.seconds)} for the command"
 
     def failures(self) -> list[str]:
         """Return the runs that failed, and why."""
