@@ -33,7 +33,8 @@ def draw_curves(result: Result, metric: str) -> Figure:
         step = result.data[column].sizes["train"] * window / 1e6 if window else 1.0
         for cell in cells:
             _plot_runs(panels, cell, metric, step, styles)
-        panels[0].set(xlabel="million characters" if window else "epoch", title=column)
+        panels[0].set_title(column, size=9)
+        panels[0].set_xlabel("million characters" if window else "epoch")
         panels[0].set_ylabel(metric_text(metric) + (", nats per character" if window else ""))
         panels[1].set_xlabel("minutes of training")
         panels[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

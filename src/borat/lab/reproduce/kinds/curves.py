@@ -57,14 +57,16 @@ def _curves(metric: str, result: Result) -> Table:
 
 
 def _costs(result: Result) -> Table:
-    """Return the time of an epoch and the memory of the optimizer's state, of the chosen runs."""
+    """Return the time of a batch and the memory of the optimizer's state, of the chosen runs."""
     rows = []
     for cell in result.cells:
         if (config := cell.config) is not None:
+            examples = result.data[cell.cell.column].sizes["train"]
+            batches = config.epochs * math.ceil(examples / config.batch_size)
             seconds = float(cell.chosen.seconds.mean())
-            costs = (f"{seconds / config.epochs:.3g}", duration(seconds), f"{state_bytes(config):.0f}")
+            costs = (f"{seconds / batches:.3f}", duration(seconds), f"{state_bytes(config):.0f}")
             rows.append((cell.cell.method, cell.cell.column, *costs))
-    head = ("method", "column", "seconds per epoch", "training", "optimizer state, bytes per parameter")
+    head = ("method", "column", "seconds per batch", "training", "optimizer state, bytes per parameter")
     return Table("Time and memory", head, rows)
 
 
