@@ -1,4 +1,4 @@
-"""Colours, markers and dashes: the same for a method in every figure, and distinct without colour, too.
+"""Colours, markers and dashes: the same for a method in every figure, and distinct without colour.
 
 The colours are Okabe and Ito's, which colour-blind readers can distinguish; those for dark pages are brighter.
 """
@@ -32,7 +32,7 @@ SCALE = {
     "light": ("#f0f5fb", "#c2d8ee", "#6aa8d8", "#2069ad", "#082c5e"),
     "dark": ("#e2ebf5", "#b3cce6", "#5f9dd3", "#1f66ae", "#0d3a78"),
 }
-"""Colours of heatmaps from the worst to the best: blues of falling brightness, which need no colour vision."""
+"""Colours of heatmaps from worst to best: blues of decreasing brightness, legible without colour vision."""
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "star", "hexagon")
 DASHES = ("solid", "dash", "dot", "dashdot")
 HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")

@@ -1,4 +1,4 @@
-"""Measurements: their names, their direction and their text. Accuracies are between 0 and 1, and printed in percent."""
+"""Metrics: names, directions, means and formatting. Accuracies are between 0 and 1, and printed in percent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METRICS = tuple(
     for split in ("train", "validation", "test", "fit")
     for name in ("accuracy", "loss", "top5_accuracy", "perplexity")
 )
-"""Measurements in the records of a run. ``train`` is the mean over the batches of an epoch during training; ``fit`` is
+"""Metrics in the records of a run. ``train`` is the mean over the batches of an epoch during training; ``fit`` is
 measured at the end of the run, on the training examples without augmentation, with the weights of the result."""
 
 
@@ -52,12 +52,12 @@ def unseen(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def goodness(metric: str, value: float) -> float:
-    """Return a measurement with its sign changed if lower is better."""
+    """Return a measurement, negated if lower is better."""
     return -value if lower_is_better(metric) else value
 
 
 def unit(metric: str) -> float:
-    """Return the factor of a printed number: 100 for accuracies, 1 for others."""
+    """Return the factor for printing: 100 for accuracies, 1 for other metrics."""
     return 100.0 if metric.endswith("accuracy") else 1.0
 
 

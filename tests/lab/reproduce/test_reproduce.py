@@ -543,7 +543,7 @@ def test_run_time_by_command(tmp_path):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ([], "an experiment is missing: --list shows their names"),
+    ([], "no experiment given: --list shows their names"),
     (["snil"], "unknown experiment 'snil'; did you mean 'snli'"),
     (["snli", "--scale", "miny"], "unknown scale 'miny'; did you mean 'mini'"),
     (["snli", "--methods", "Borat3"], "unknown method 'Borat3'; did you mean 'BORAT3'"),

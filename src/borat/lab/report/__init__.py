@@ -1,6 +1,6 @@
 """Reports: a folder of runs as one page, as figures for a paper, as CSV and LaTeX.
 
-They only read the store, so that they can be made while a sweep is running.
+They only read the store, so they can be written while a sweep is running.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its scripts, Plotly and the data inside. It needs no network."""
+"""The page: one self-contained HTML file with its style, its scripts, Plotly and the data."""
 
 from __future__ import annotations
 

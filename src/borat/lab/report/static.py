@@ -74,7 +74,7 @@ def draw_all(task: TaskGroup) -> Iterator[tuple[str, Figure]]:
 
 
 def _panels(count: int, edge: tuple[float, float], size: tuple[float, float], sharex: bool) -> tuple[Figure, Any]:
-    """Return a figure with so many panels of a size, in rows, and an edge."""
+    """Return a figure with ``count`` panels of a size in rows, and a margin for titles, in inches."""
     columns = min(PANELS_IN_ROW, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(edge[0] + columns * size[0], edge[1] + rows * size[1]), layout="constrained")
@@ -222,7 +222,7 @@ def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], *keys: st
 
 
 def make_logarithmic(axes: Any) -> None:
-    """Label the axis with plain numbers: powers of ten, 2 and 5 times them if few, or even steps if none."""
+    """Make the y-axis logarithmic, labelled with powers of ten, with 2 and 5 times them if few, or with even steps."""
     axes.set_yscale("log")
     values = [y for line in axes.lines for y in line.get_ydata() if y > 0]
     if values and max(values) < 1.01 * min(values):  # a constant needs a range

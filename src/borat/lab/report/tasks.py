@@ -1,4 +1,4 @@
-"""From the table of runs to the contents of a report: tasks, settings, means over seeds, grids of two parameters."""
+"""Contents of a report, from the table of runs: tasks, settings, means over seeds, grids of two parameters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """The keys of the setting in words, without the method."""
+        """Text of the hyperparameters, without the method."""
         config, default = self.config, RunConfig()
         keys = [key for key in CHOICES if key == "lr" or getattr(config, key) != getattr(default, key)]
         return ", ".join(f"{key.replace('_', ' ')} {getattr(config, key):g}" for key in keys)
@@ -178,7 +178,7 @@ class TaskGroup:
 
 
 def group(found: Collection) -> list[TaskGroup]:
-    """Sort runs into tasks and settings, both by name."""
+    """Group runs into tasks and settings, both sorted by name."""
     tasks: dict[tuple[Any, ...], dict[RunConfig, pd.DataFrame]] = {}
     keys = [key for key in RunConfig.model_fields if key not in SHARED_KEYS]
     for config, runs in by_setting(found.runs.sort_values("seed", kind="stable")).items():
@@ -231,7 +231,7 @@ def describe(config: RunConfig) -> tuple[str, ...]:
 
 
 def name_kind(kind: str) -> str:
-    """Return the paper's names unchanged, and larger supports by their size and whether they include the bound.
+    """Return the name of a kind of step: the paper's, or the size of a larger support and whether it has the bound.
 
     >>> name_kind("MAX3"), name_kind("0+2+B"), name_kind("1"), name_kind("B")
     ('MAX3', '2 pieces + bound', '1 piece', 'bound only')

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS, lower_is_better
-from borat.lab.reproduce.spec import Means, Study, StudyResult, duration
+from borat.lab.reproduce.spec import RunOptions, Study, StudyResult, duration
 from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
 from borat.lab.store.records import as_table, best_setting, by_setting, read_runs
 from borat.lab.store.run import Metrics, Run
@@ -43,7 +43,7 @@ class Cell:
     varied: tuple[str, ...]
     """The keys that have several values, except for the seed."""
     defaults: tuple[RunConfig, ...] = ()
-    """In a scoreboard, the configuration with the learning rate that its authors advise."""
+    """In a scoreboard, the configuration with the learning rate that its authors recommend."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class TrainingStudy(Study):
         configs = list(dict.fromkeys(config for cell in cells for config in cell.configs))
         return to_train(configs) or to_train(self._repeated(cells, read_results(folder, configs)))
 
-    def run(self, folder: Path, **means: Unpack[Means]) -> Result:
+    def run(self, folder: Path, **options: Unpack[RunOptions]) -> Result:
         """Train each configuration in ``folder/<digest>``, unless it is done there."""
         import pandas as pd
 
@@ -91,14 +91,14 @@ class TrainingStudy(Study):
         from borat.lab.sweeps.sweep import run_configs
 
         start, cells = time.perf_counter(), self.plan()
-        data_dir = means.get("data_dir")
-        # missing data raise before anything is trained, and decoded images are in the cache for the runs
+        data_dir = options.get("data_dir")
+        # raises for missing data before anything is trained, and caches decoded images for the runs
         first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
         data = {column: load_for(config, data_dir).description for column, config in first.items()}
         earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
         def train(configs: Iterable[RunConfig]) -> pd.DataFrame:
-            unique, engine, watch = list(dict.fromkeys(configs)), means.get("engine"), means.get("watch")
+            unique, engine, watch = list(dict.fromkeys(configs)), options.get("engine"), options.get("watch")
             outcomes = run_configs(unique, folder, data_dir=data_dir, engine=engine, watch=watch)
             return read_results(folder, unique, [outcome.error for outcome in outcomes])
 
@@ -232,7 +232,7 @@ class Result(StudyResult):
         return every[~every.index.duplicated()]
 
     def usable(self, cell: CellResult) -> pd.Series:
-        """Return which settings of a cell are usable: near the best of all methods in the column."""
+        """Return a mask of the usable settings of a cell, those near the best of all methods in the column."""
         lower = lower_is_better(self.spec.metrics_in(cell.cell.column)[0])
 
         def accuracies(cell: CellResult) -> pd.Series:

@@ -104,7 +104,7 @@ class Run:
         if changed:
             was, is_now = ({key: data[key] for key in (*changed, "sources") if key in data} for data in (then, now))
             raise ValueError(
-                f"{self.path} holds a run on other data: it had {was}, here are {is_now}; give another folder with out"
+                f"{self.path} holds a run on other data: it used {was}, got {is_now}; choose another folder with out"
             )
 
     def exists(self) -> bool:
@@ -115,7 +115,7 @@ class Run:
         values = self._read_json("config.json")
         config = RunConfig(**values)
         missing = [key for key in ("data", "model", "optimizer") if key not in values]
-        if missing:  # other programs have files of this name, too
+        if missing:  # other programs also have files of this name
             raise ValueError(f"{self.path / 'config.json'} does not describe a run: it has no {', '.join(missing)}")
         return config
 
@@ -183,7 +183,7 @@ def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return the versions and the machine that a run uses."""
+    """Return the versions and the machine of this process."""
     import torch
 
     versions = {}

@@ -155,9 +155,9 @@ class Board:
         return list(summarise(self.ratios(self.defaults))["mean"].sort_values(kind="stable").index)
 
     def excess(self, method: str, column: str, metric: str) -> tuple[float, bool]:
-        """Return how much worse a method at its defaults is than the best tuned one, and whether it meets the goal.
+        """Return the distance of a method at its defaults to the best tuned one, and True if it meets the goal.
 
-        This is the difference of the errors, or the share by which the loss is higher.
+        The distance is the difference of the errors, or the share by which the loss is higher.
         """
         ours, best = self.defaults.loc[method, column].mean, self.tuned.loc[self.best(column), column].mean
         is_loss = lower_is_better(metric)
