@@ -41,7 +41,8 @@ def draw(folder: Path, formats: Sequence[str] = ("png", "pdf")) -> None:
         "free-borat": draw_free(),
     }
     for name, figure in figures.items():
-        save(figure, folder, name, formats)
+        for kind in formats:
+            save(figure, folder / f"{name}.{kind}")
 
 
 def draw_schedules() -> Figure:

@@ -94,11 +94,11 @@ def draw(folder: Path, data_dir: Path | None = None) -> None:
         for axes, panel in zip(figure.subplots(2, 3).flat, panels, strict=True):
             _draw_panel(axes, panel)
         _add_legend(figure)
-        save(figure, folder, name, ["png"])
+        save(figure, folder / f"{name}.png")
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     for axes, draw_lemma in zip(figure.subplots(1, 3), (_draw_progress, _draw_dual_values, _draw_kinds), strict=True):
         draw_lemma(axes)
-    save(figure, folder, "theory-lemmas", ["png"])
+    save(figure, folder / "theory-lemmas.png")
 
 
 def _printed_smooth(problem: problems.Problem, lr: float, updates: int) -> Tensor:

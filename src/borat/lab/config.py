@@ -1,4 +1,4 @@
-"""Frozen, typed descriptions of a training run and of its execution, from a file, from flags or from Python."""
+"""Frozen, typed configurations of a training run and of its execution, from files, flags or Python."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LOSSES = {
     "smooth-hinge": "borat.losses:SmoothHingeLoss",
     "top5": "borat.losses:TopKCrossEntropyLoss",
 }
-"""Losses of the paper, and the place of each as ``module:name``; all are averaged over the batch."""
+"""Losses of the paper, each as ``module:name``; all are averaged over the batch."""
 BATCH_SCHEDULES = ("constant", "cosine", "one-cosine", "warmup", "warmup-cosine")
-"""Schedules that change the learning rate after batches rather than epochs; tasks take no others."""
+"""Schedules that update the learning rate per batch rather than per epoch; tasks support only these."""
 SCHEDULES = (*BATCH_SCHEDULES, "manual", "piecewise", "geometric", "plateau")
 TASK_KEYS = ("task", "steps", "shift", "clip")
-"""Keys for tasks only."""
+"""Keys that apply only to tasks."""
 NAMED_BY_METHOD = ("optimizer", "bundle_size", "schedule")
 """Keys that are part of the name of a method."""
 CHOICES = ("lr", "momentum", "weight_decay", "radius")
-"""Other keys that a method may choose."""
+"""Other hyperparameters of a method."""
 SHARED_KEYS = (*NAMED_BY_METHOD, *CHOICES, "seed")
-"""Keys for tasks and for other runs. All others describe the problem."""
+"""Keys that apply with and without a task. All others describe the problem."""
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -62,7 +62,7 @@ class RunConfig(StrictModel):
     optimizer: str = Field(default="borat", description=f"One of {', '.join(METHODS)}")
     bundle_size: Count = Field(default=3, description="Pieces in a bundle, including the bound")
     lr: Coefficient = Field(default=0.1, description="Learning rate; for borat and alig a cap")
-    """By default the one that the optimizer's authors advise."""
+    """Default: the learning rate that the optimizer's authors recommend."""
     schedule: Annotated[str, one_of(*SCHEDULES)] = Field(
         default="constant", description=f"One of {', '.join(SCHEDULES)}"
     )
@@ -83,7 +83,7 @@ class RunConfig(StrictModel):
     task: str | None = Field(default=None, description="Name of a task, instead of --data and --model")
     """A task of :mod:`borat.lab.tasks` also replaces the loss and the number of epochs."""
     steps: int | None = Field(default=None, ge=1, description="Number of batches of a task")
-    """By default the task's own number."""
+    """Default: the task's own number."""
     shift: float | None = Field(default=None, allow_inf_nan=False, description="Constant to add to a task's losses")
     clip: float | None = Field(default=None, gt=0, description="Norm at which a task clips its gradients")
 
@@ -123,7 +123,7 @@ class RunConfig(StrictModel):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Keys that decide the outcome; a file of word vectors counts by its name alone."""
+        """Keys that determine the result, with only the name of a file of word vectors."""
         return {**self.as_dict(), "glove": self.glove and PurePath(self.glove).name}
 
     @property

@@ -1,4 +1,4 @@
-"""Colours, markers and dashes: the same for a method in every figure, and distinct without colour, too.
+"""Colours, markers and dashes: the same for a method in every figure, and distinct without colour.
 
 The colours are Okabe and Ito's, which colour-blind readers can distinguish; those for dark pages are brighter.
 """
@@ -32,7 +32,7 @@ SCALE = {
     "light": ("#f0f5fb", "#c2d8ee", "#6aa8d8", "#2069ad", "#082c5e"),
     "dark": ("#e2ebf5", "#b3cce6", "#5f9dd3", "#1f66ae", "#0d3a78"),
 }
-"""Colours of heatmaps from the worst to the best: blues of falling brightness, which need no colour vision."""
+"""Colours of heatmaps from worst to best: blues of decreasing brightness, legible without colour vision."""
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "pentagon", "star", "hexagon")
 DASHES = ("solid", "dash", "dot", "dashdot")
 HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
@@ -83,12 +83,9 @@ def _support_rank(kind: str) -> int:
     return 2 * int(pieces[1]) + kind.endswith("bound") if pieces else 0
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Iterable[str], dpi: int = 150) -> list[Path]:
-    """Write the figure in each format, and return the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.{kind}" for kind in formats]
-    for path in paths:
-        kind = path.suffix[1:]
-        metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}  # same picture, same file
-        write_atomically(path, partial(figure.savefig, dpi=dpi, format=kind, metadata=metadata))
-    return paths
+def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write a figure as PNG or PDF, by the suffix of the path, and return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}  # same picture, same file
+    write_atomically(path, partial(figure.savefig, dpi=dpi, format=path.suffix[1:], metadata=metadata))
+    return path

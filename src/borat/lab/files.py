@@ -57,7 +57,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the contents of a TOML or JSON file."""
     if not path.is_file():
-        raise ValueError(f"the configuration file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+        raise ValueError(f"the file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
     try:
         text = path.read_text(encoding="utf-8")
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
@@ -69,7 +69,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def pick(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a known name; raise a ValueError that suggests one otherwise."""
+    """Return ``name`` if it is known; otherwise raise a ValueError with a suggestion."""
     known = list(known)
     if name in known:
         return name
@@ -77,9 +77,9 @@ def pick(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, known: Iterable[str], *, forms: Iterable[str] = ()) -> ValueError:
-    """Return the error for an unknown name. It suggests the nearest known name, or lists all.
+    """Return the error for an unknown name, which suggests the nearest known name, or lists all.
 
-    If the known names are examples of some forms, it suggests the nearest one, however far, and lists the forms.
+    If ``forms`` are given, the known names are examples of them: the error suggests the nearest and lists the forms.
     """
     lower, shapes = {other.lower(): other for other in known}, ", ".join(forms)
     near = difflib.get_close_matches(name.lower(), lower, 1, cutoff=0.0 if shapes else 0.6)

@@ -1,4 +1,4 @@
-"""The methods that are compared: the name of each, its optimizer, and what it needs.
+"""Methods to compare: their names, optimizers and requirements.
 
 A new method is one more entry, see ``docs/add-an-optimizer.md``.
 """
@@ -20,9 +20,9 @@ class Method:
     label: str
     """Name in tables and figures, as in its paper; ``{bundle_size}`` stands for that of the configuration."""
     lr: float
-    """Learning rate that its authors or its library advise."""
+    """Learning rate that its authors or its library recommend."""
     optimizer: str | Callable[..., Any]
-    """A class or a function of the parameters, ``lr`` and the arguments below, or its place as ``module:name``."""
+    """A class or a function of the parameters, ``lr`` and the arguments below, or its import path ``module:name``."""
     takes: tuple[str, ...] = ("weight_decay",)
     """Keys of a configuration that are passed as arguments; ``radius`` is passed as a ball named ``constraint``.
 
@@ -32,7 +32,7 @@ class Method:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments."""
     takes_model: bool = False
-    """True if it is given the model instead of the parameters."""
+    """True if the optimizer takes the model instead of the parameters."""
     losses: tuple[str, ...] = ()
     """Losses that it can minimise; all if empty."""
     averages: bool = False

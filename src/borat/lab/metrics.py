@@ -1,9 +1,11 @@
-"""Measurements: their names, their direction and their text. Accuracies are between 0 and 1, and printed in percent."""
+"""Metrics: names, directions, means and formatting. Accuracies are between 0 and 1, and printed in percent."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -13,7 +15,7 @@ METRICS = tuple(
     for split in ("train", "validation", "test", "fit")
     for name in ("accuracy", "loss", "top5_accuracy", "perplexity")
 )
-"""Measurements in the records of a run. ``train`` is the mean over the batches of an epoch during training; ``fit`` is
+"""Metrics in the records of a run. ``train`` is the mean over the batches of an epoch during training; ``fit`` is
 measured at the end of the run, on the training examples without augmentation, with the weights of the result."""
 
 
@@ -50,12 +52,12 @@ def unseen(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def goodness(metric: str, value: float) -> float:
-    """Return a measurement with its sign changed if lower is better."""
+    """Return a measurement, negated if lower is better."""
     return -value if lower_is_better(metric) else value
 
 
 def unit(metric: str) -> float:
-    """Return the factor of a printed number: 100 for accuracies, 1 for others."""
+    """Return the factor for printing: 100 for accuracies, 1 for other metrics."""
     return 100.0 if metric.endswith("accuracy") else 1.0
 
 
@@ -90,6 +92,23 @@ def with_unit(metric: str, value: float) -> str:
     ('76.5 %', '0.765')
     """
     return value_text(metric, value) + (" %" if unit(metric) == 100.0 else "")
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Mean and sample standard deviation; the latter is None for a single value."""
+
+    mean: float
+    std: float | None
+    runs: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Mean | None:
+        """Return the mean of the values that are numbers, or None without any."""
+        known = [value for value in values if value is not None and not math.isnan(value)]
+        if not known:
+            return None
+        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
 def best(items: Iterable[T], score: Callable[[T], float], metric: str) -> T | None:

@@ -15,7 +15,7 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error
-    """The process was asked to end during a run, which was saved and can be resumed."""
+    """A signal stopped a run, which was saved and can be resumed."""
 
 
 def exit_on_ctrl_c() -> None:
@@ -31,7 +31,7 @@ def _exit(number: int, frame: FrameType | None) -> None:
     if os.environ.get("LOCAL_RANK", "0") == "0":  # only the first of several processes prints
         with suppress(RuntimeError):  # stdout may be in use
             sys.stdout.flush()
-        os.write(1, (SHOW_CURSOR if os.isatty(1) else b"") + b"stopped; the same command starts again\n")
+        os.write(1, (SHOW_CURSOR if os.isatty(1) else b"") + b"stopped; rerun the command to start again\n")
     os._exit(130)
 
 
@@ -43,7 +43,7 @@ def unblock_ctrl_c() -> None:
 
 @contextmanager
 def ctrl_c_blocked() -> Iterator[None]:
-    """Let processes that are started here receive Ctrl-C only after :func:`exit_on_ctrl_c`, to avoid a traceback."""
+    """Block Ctrl-C in processes that are started here until they call :func:`exit_on_ctrl_c`, to avoid a traceback."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -53,7 +53,7 @@ def ctrl_c_blocked() -> Iterator[None]:
 
 
 def ctrl_c_ignored() -> AbstractContextManager[None]:
-    """Let processes that are started here ignore Ctrl-C. A handler installed from C is left alone."""
+    """Make processes that are started here ignore Ctrl-C. A handler installed from C is left alone."""
     is_foreign = signal.getsignal(signal.SIGINT) is None
     return handling(signal.SIG_IGN, *(() if is_foreign else (signal.SIGINT,)))
 
@@ -73,7 +73,7 @@ def asking_to_stop() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def handling(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
-    """Install a handler temporarily, and restore the one before it; only the main thread can."""
+    """Install a signal handler temporarily; a no-op outside the main thread."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     previous = {number: signal.signal(number, handler) for number in numbers if in_main_thread}
     try:

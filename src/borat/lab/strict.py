@@ -1,4 +1,4 @@
-"""Strict types for values from files, flags and Python, by pydantic, with errors in our own words."""
+"""Strict pydantic models for values from files, flags and Python, with readable errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StrictModel(BaseModel):
 
 
 def one_of(*allowed: str) -> AfterValidator:
-    """Return the annotation of a text that must be one of these."""
+    """Return a validator for a string that must be one of ``allowed``."""
 
     def check(value: str) -> str:
         if value not in allowed:
@@ -67,7 +67,7 @@ def explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
 
 
 def explain_flag(error: ValidationError) -> str:
-    """Return what a flag must be, and its value in quotes."""
+    """Return the error message of a flag: allowed values, given value in quotes."""
     found = error.errors()[0]
     return f"must be {_expected(found)}, got {found['input']!r}"
 

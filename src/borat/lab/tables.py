@@ -16,7 +16,7 @@ DASH = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the heads of the columns and rows of text. Those from a file are validated."""
+    """A title, column heads and rows of text; validated when read from a file."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
     title: str

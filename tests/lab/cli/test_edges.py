@@ -186,7 +186,7 @@ def test_a_full_disk_is_named(small_disk):
     result = invoke("train", "--epochs", "3", "--no-tensorboard", "--out", str(small_disk))
     folder = small_disk / RunConfig(epochs=3).digest
     assert result.exit_code == 1
-    assert f"no space is left for {folder / 'last.pt'}: make room" in result.output
+    assert f"no space left for {folder / 'last.pt'}: free some space" in result.output
     assert "Usage" not in result.output
     assert Run(folder).load("best.pt") is not None
     assert not [path for path in folder.iterdir() if path.name.startswith(".")], "no partial file is left"
@@ -195,8 +195,8 @@ def test_a_full_disk_is_named(small_disk):
 @pytest.mark.parametrize(
     ("number", "code", "message"),
     [
-        (errno.ENOSPC, 1, "no space is left for report.html: make room"),
-        (errno.EDQUOT, 1, "quota exceeded for report.html: make room"),
+        (errno.ENOSPC, 1, "no space left for report.html: free some space"),
+        (errno.EDQUOT, 1, "quota exceeded for report.html: free some space"),
         (errno.ENOENT, 2, "No such file"),
     ],
 )
@@ -259,7 +259,7 @@ def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, command, library):
         finally:
             process.kill()
     assert process.returncode == 130
-    assert said == "stopped; the same command starts again\n"
+    assert said == "stopped; rerun the command to start again\n"
 
 
 def test_ctrl_c_later_is_one_line(tmp_path):
@@ -386,7 +386,7 @@ def test_training_in_60_columns_and_in_a_file(tmp_path):
     (["bench", "--rounds", "0"], "Invalid value for '--rounds': must be at least 1, got '0'"),
     (["train", "--epohcs", "3"], "No such option: --epohcs (Possible options: --epochs, --steps)"),
     (["trian"], "No such command 'trian'. Did you mean 'train'?"),
-    (["reproduce"], "an experiment is missing: --list shows their names"),
+    (["reproduce"], "no experiment given: --list shows their names"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(words, message):
     result = invoke(*words)

@@ -264,6 +264,11 @@ def test_the_smallest_training_loss_is_chosen(tmp_path):
     assert "| Adam | WRN | 0.7 | 0.5 | 0.3 | 0.3 | 98.5 |" in result.markdown(""), "the training accuracy, too"
     assert curve(cell.chosen.history.iloc[0], "train_loss") == pytest.approx([0.7, 0.5, 0.3])
     assert cell.mean == pytest.approx(0.3)
+    over_epochs, over_time = spec.draw(result).axes
+    assert (over_epochs.get_xlabel(), over_epochs.get_yscale()) == ("epoch", "log")
+    assert [list(line.get_xdata()) for line in over_epochs.lines] == [[1, 2, 3]] * 3, "of all runs"
+    assert [list(line.get_xdata()) for line in over_time.lines] == [[0.025, 0.05, 0.075]] * 3
+    assert over_time.get_legend_handles_labels()[1] == ["Adam, lr 0.001"], "of the chosen one"
 
 
 def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
@@ -538,7 +543,7 @@ def test_run_time_by_command(tmp_path):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ([], "an experiment is missing: --list shows their names"),
+    ([], "no experiment given: --list shows their names"),
     (["snil"], "unknown experiment 'snil'; did you mean 'snli'"),
     (["snli", "--scale", "miny"], "unknown scale 'miny'; did you mean 'mini'"),
     (["snli", "--methods", "Borat3"], "unknown method 'Borat3'; did you mean 'BORAT3'"),

@@ -112,7 +112,7 @@ def overall(board: Board, scores: pd.DataFrame, method: str) -> pd.Series:
 
 def board_of(costs: dict[str, dict[str, float]]) -> Board:
     """Make a board with one seed, the same at the defaults and tuned."""
-    scores = pd.DataFrame({method: {c: Score((x,)) for c, x in row.items()} for method, row in costs.items()}).T
+    scores = pd.DataFrame({method: {c: Score(x, None, 1) for c, x in row.items()} for method, row in costs.items()}).T
     return Board(scores, scores)
 
 
@@ -123,9 +123,10 @@ def test_numbers_by_hand(result):
     assert board.tuned.loc["FreeBORAT3", "A"] == board.defaults.loc["FreeBORAT3", "A"], (
         "chosen by validation, not by the test"
     )
-    assert board.tuned.loc["FreeBORAT3", "B"].costs == (0.8, 0.8)
+    assert board.tuned.loc["FreeBORAT3", "B"] == Score(0.8, 0.0, 2)
     diverged = board.defaults.loc["SGD", "B"]
-    assert (sorted(diverged.costs), diverged.lost) == ([1.0, GUESS], 1), "what diverged counts as guessing"
+    assert diverged.mean == pytest.approx((1.0 + GUESS) / 2), "what diverged counts as guessing"
+    assert (diverged.runs, diverged.lost) == (2, 1)
     assert [board.best(column) for column in "AB"] == ["SGD", "FreeBORAT3"]
     free, sgd = (overall(board, board.defaults, method) for method in ("FreeBORAT3", "SGD"))
     assert free["mean"] == pytest.approx(math.sqrt(0.13 / 0.11 * 1.0 / 0.8))
@@ -188,7 +189,7 @@ def test_a_method_that_always_diverges_has_a_place(tmp_path):
                 store(tmp_path, config.replace(seed=seed), 0.5, math.nan if status == "diverged" else 0.5, status)
     result = spec.at("mini").run(tmp_path, engine=Nothing())
     board = make_board(result)
-    assert board.tuned.loc["SGD", "A"] == Score((0.9, 0.9), 2)
+    assert board.tuned.loc["SGD", "A"] == Score(0.9, 0.0, 2, lost=2)
     assert overall(board, board.tuned, "SGD")["mean"] == pytest.approx(math.sqrt(0.9 / 0.5 * GUESS / 0.5))
     assert "10.0 ± 0.00 (2 of 2 lost)" in result.markdown("")
     assert result.tables[4].rows[0] == ("SGD", "-, -", "-, -")

@@ -143,7 +143,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path):
 def test_a_run_keeps_its_data(tmp_path):
     Run.create(tmp_path, RunConfig(), data={"sizes": {"train": 3}, "sources": ["a"]})
     Run.create(tmp_path, RunConfig(), data={"sizes": {"train": 3}, "sources": ["moved"]})
-    with pytest.raises(ValueError, match=r"a run on other data: it had .*'train': 3.*, here are .*'train': 4"):
+    with pytest.raises(ValueError, match=r"a run on other data: it used .*'train': 3.*, got .*'train': 4"):
         Run.create(tmp_path, RunConfig(), data={"sizes": {"train": 4}})
 
 

@@ -162,7 +162,7 @@ def test_same_command_continues_after_any_end(tmp_path, uninterrupted, start_war
     sweeping.terminate()
     assert ended(sweeping) == 130
     said = file.read_text()
-    assert "stopped; the same command continues" in said
+    assert "stopped; rerun the command to continue" in said
     assert "failed:" not in said
     assert any(run.load("last.pt")["position"]["batch"] > 0 for run in find_runs(out)), "saved within an epoch"
 
@@ -196,7 +196,7 @@ def test_ctrl_c_while_workers_are_prepared(tmp_path, start_warmly):
     os.killpg(sweeping.pid, signal.SIGINT)
     assert ended(sweeping, 60.0) == 130
     said = file.read_text()
-    assert said == "stopped; the same command continues\n"
+    assert said == "stopped; rerun the command to continue\n"
     wait_until(lambda: not count_group(sweeping))
 
 
@@ -431,7 +431,7 @@ def test_own_function_at_a_prompt(tmp_path):
             {"workers": 1, "engine": LocalEngine()},
             "workers must not be given together with engine, got 1",
         ),
-        ({"rate": [1]}, {"workers": 0}, "workers must be at least 1, got 0"),
+        ({"rate": [1]}, {"workers": 0}, "workers must be at least 1 or none, got 0"),
     ],
 )
 def test_mistakes_in_a_grid(tmp_path, learn, grid, options, message):

@@ -322,7 +322,7 @@ def test_step_sizes_are_recorded(tmp_path):
         (["--model", "infersent"], "model must take images or vectors for digits"),
         (["--model", "mlp-bn-8", "--train-limit", "129"], "batch_size must leave at least 2 of 129 examples"),
         (["--momentum", "2"], "momentum must be less than 1"),
-        (["nowhere.toml"], "the configuration file nowhere.toml does not exist"),
+        (["nowhere.toml"], "the file nowhere.toml does not exist"),
         (["--epoch", "2"], "--epochs"),
     ],
 )

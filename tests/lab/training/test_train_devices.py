@@ -126,7 +126,7 @@ def test_ctrl_c_while_processes_start_is_one_line(starting, send, tmp_path):
     send(starting.pid, signal.SIGINT)
     assert ended(starting, 60.0) == 130
     _, said = re.split(r"starting \d processes\n", (tmp_path / "said.txt").read_text())
-    assert said == "stopped; the same command continues\n"
+    assert said == "stopped; rerun the command to continue\n"
     wait_until(lambda: count_group(starting) == 0)  # the last one may still be exiting
 
 

@@ -1,4 +1,4 @@
-"""Common parts of the commands: the application, its output, errors and progress, and flags that several have."""
+"""Shared parts of the commands: the application, its output, errors and progress bars, and common flags."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from borat.lab.sweeps.jobs import Outcome, SweepProgress, Watch
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk, an exceeded quota and a file that is too large."""
 UNLIMITED = 10_000
-"""Width of a table in a file, in columns."""
+"""Width of a table in a file, in characters."""
 SILENT = os.environ.get("LOCAL_RANK", "0") != "0"
 """True in all processes of a training run but the first."""
 RUNS = Path("runs")
-Out = Annotated[Path, typer.Option(help="Folder of the runs; each has a subfolder, named after its configuration.")]
+Out = Annotated[Path, typer.Option(help="Folder for the runs; each has a subfolder named after its configuration.")]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder with the files of the data set, or your own csv or text file. Default: download."),
@@ -67,7 +67,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(context)
         except (KeyboardInterrupt, Interrupted) as interruption:
-            echo(str(interruption) or "stopped; the same command continues")
+            echo(str(interruption) or "stopped; rerun the command to continue")
             raise typer.Exit(130) from None
 
 
@@ -81,15 +81,15 @@ app = typer.Typer(
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """Return a message, and the exit code: 1 if the disk is full, 2 for mistakes of the user."""
+    """Return the message and the exit code: 1 for a full disk, 2 for a user error."""
     if isinstance(error.__cause__, ValidationError):
         error.message = explain_flag(error.__cause__)  # type: ignore[attr-defined]
     if isinstance(error, USAGE_ERROR):
         return str(error.format_message()), 2  # type: ignore[attr-defined]
     if isinstance(error, OSError) and error.errno in FULL:
-        reason = "no space is left" if error.errno == errno.ENOSPC else os.strerror(error.errno).lower()
+        reason = "no space left" if error.errno == errno.ENOSPC else os.strerror(error.errno).lower()
         where = f" for {error.filename}" if error.filename else ""
-        return f"{reason}{where}: make room, and run the same command again", 1
+        return f"{reason}{where}: free some space and rerun the command", 1
     return str(error), 2
 
 
@@ -99,7 +99,7 @@ def note(text: str, **options: Any) -> None:
 
 
 def warn(message: Warning | str, *place: Any, **more: Any) -> None:
-    """Print a warning; takes the place of :func:`warnings.showwarning`."""
+    """Print a warning; replaces :func:`warnings.showwarning`."""
     note(f"warning: {message}", style="yellow")
 
 
@@ -125,22 +125,22 @@ def echo(text: str) -> None:
 
 
 def show_table(table: Table) -> None:
-    """Print a table as wide as the terminal, or, into a file, as wide as it needs."""
+    """Print a table, fitted to the terminal, or at full width if the output is a file."""
     (console if console.is_terminal else Console(file=console.file, width=UNLIMITED)).print(table)
 
 
 def exit_with_failures(failures: Sequence[str], folder: Path) -> None:
-    """Print the failures and end the command with exit code 1, if there are any."""
+    """If there are failures, print them and exit with code 1."""
     for failure in failures:
         console.print(f"[red]failed:[/] {escape(failure)}", highlight=False, soft_wrap=True)
     if failures:
-        echo(f"tracebacks are in {folder / 'logs'}; the same command trains these runs again")
+        echo(f"tracebacks are in {folder / 'logs'}; rerun the command to train these runs again")
         raise typer.Exit(1)
 
 
 @contextmanager
 def progress_bar(description: str) -> Iterator[Callable[..., None]]:
-    """Yield a function that shows a bar with the parts done, their total and, if given, another description."""
+    """Yield a function that updates a progress bar: parts done, total and, optionally, a new description."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal, expand=True)
     task = bar.add_task(description)
@@ -173,7 +173,7 @@ def watching() -> Iterator[Watch]:
 
 
 def varying(configs: Sequence[RunConfig]) -> list[str]:
-    """Return the keys that have several values, except those in the name of the method."""
+    """Return the keys whose values differ between configurations, except those in the name of the method."""
     keys = [key for key in RunConfig.model_fields if key not in NAMED_BY_METHOD]
     return [key for key in keys if len({getattr(config, key) for config in configs}) > 1]
 
@@ -201,7 +201,7 @@ def describe_end(outcome: Outcome) -> str:
 
 
 def describe_failures(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return each reason for failed runs, with these runs in a second line."""
+    """Return the reasons for failed runs, each with a second line that lists its runs."""
     keys = varying([outcome.config for outcome in outcomes])
     failed: dict[str, list[str]] = {}
     for outcome in outcomes:
@@ -211,7 +211,7 @@ def describe_failures(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def with_flags(*groups: Sequence[inspect.Parameter]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these flags in place of its ``**flags``."""
+    """Replace the ``**flags`` of a command by these flags."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)

@@ -79,7 +79,7 @@ def configs(epochs: int) -> dict[str, list[RunConfig]]:
 
 
 def trial(outcome: Outcome) -> Trial:
-    """Return the test accuracy of a run; NaN if it diverged."""
+    """Return the trial of a run; its accuracy is NaN if the run diverged."""
     accuracy = outcome.result.get("test_accuracy", math.nan) if outcome.status == "finished" else math.nan
     return Trial(outcome.config.method, outcome.config.lr, outcome.config.radius, accuracy)
 

@@ -19,10 +19,10 @@ def report(
     csv: Annotated[Path | None, typer.Option(help="Also write all runs to this CSV file.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write the means over seeds to this LaTeX file.")] = None,
 ) -> None:
-    """Show runs on a page that works offline: heatmaps, curves, kinds of steps, a table."""
+    """Write a page about runs that works offline: heatmaps, curves, kinds of steps, a table."""
     page = output or folder / "report.html"
     check_folder(folder)
-    if next(folder.rglob("*.json"), None) is None:  # found at once, before slow imports
+    if next(folder.rglob("*.json"), None) is None:  # fail before slow imports
         raise ValueError(f"no runs in {folder}: train some with `borat train` or `borat sweep`")
     from borat.lab.report import write_report
 

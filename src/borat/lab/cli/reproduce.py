@@ -34,7 +34,7 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(help="full (the paper's protocol) or mini (minutes on two CPU cores).")
     ] = "mini",
-    methods: Annotated[str, typer.Option(help="Only these rows, separated by commas.")] = "",
+    methods: Annotated[str, typer.Option(help="Only these methods, separated by commas.")] = "",
     columns: Annotated[str, typer.Option(help="Only these columns, separated by commas.")] = "",
     changes: Annotated[
         list[str] | None,
@@ -43,7 +43,7 @@ def reproduce(
     data_dir: common.DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/NAME.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the result to this Markdown file.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Draw it (scoreboard, zoo, long-run) to this file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the result to this PNG or PDF file.")] = None,
     commands: Annotated[
         bool, typer.Option("--commands", help="Print a `borat train` command for each missing run, and exit.")
     ] = False,
@@ -54,7 +54,7 @@ def reproduce(
         _show_list()
         return
     if name is None:
-        raise ValueError("an experiment is missing: --list shows their names")
+        raise ValueError("no experiment given: --list shows their names")
     from borat.lab.reproduce.reading import load_spec
     from borat.lab.reproduce.spec import Spec
 
@@ -66,7 +66,7 @@ def reproduce(
         _print_commands(study, folder, data_dir)
         return
     if picture is not None:
-        if type(spec).draw is Spec.draw:  # not implemented; found before hours of training
+        if type(spec).draw is Spec.draw:  # fail before hours of training
             raise ValueError(f"--picture needs an experiment with one, such as scoreboard or long-run, got {spec.name}")
         if picture.suffix not in (".png", ".pdf"):
             raise ValueError(f"--picture must end with .png or .pdf, got {picture}")
@@ -95,8 +95,7 @@ def _write(
     if picture is not None:
         from borat.lab.figures import save
 
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        written += save(result.study.spec.draw(result), picture.parent, picture.stem, [picture.suffix[1:]])
+        written.append(save(result.study.spec.draw(result), picture))
     return written
 
 

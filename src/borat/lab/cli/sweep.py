@@ -86,7 +86,7 @@ def _list_runs(states: Mapping[RunConfig, str]) -> None:
 
 
 def _download(configs: Sequence[RunConfig]) -> None:
-    """Download data sets before the workers start, whose output goes to files."""
+    """Download data sets before the workers start, since their output goes to files."""
     from borat.lab import data
 
     for name, train_split in dict.fromkeys((config.data, config.train_split) for config in configs):
@@ -95,7 +95,7 @@ def _download(configs: Sequence[RunConfig]) -> None:
 
 
 def _check_own_data(states: Mapping[RunConfig, str], out: Path, data_dir: Path | None) -> None:
-    """Load a user's own data, to report mistakes before any run starts; finished runs must have used the same data."""
+    """Load user data, to report errors before any run starts; finished runs must have used the same data."""
     from borat.lab import data
 
     loaded: dict[tuple[object, ...], data.Task] = {}
@@ -120,7 +120,7 @@ def _show(outcomes: Sequence[Outcome]) -> None:
 
 
 def result_table(outcomes: Sequence[Outcome]) -> Table:
-    """Return a table of results, with a column for each value of the key that has the most."""
+    """Return a table of results, with a column for each value of the key with the most values."""
     configs = [outcome.config for outcome in outcomes]
     keys = varying(configs)
     across = max(keys, key=lambda key: len({getattr(config, key) for config in configs}), default=None)

@@ -1,6 +1,6 @@
 """Reports: a folder of runs as one page, as figures for a paper, as CSV and LaTeX.
 
-They only read the store, so that they can be made while a sweep is running.
+They only read the store, so they can be written while a sweep is running.
 """
 
 from __future__ import annotations
@@ -28,13 +28,9 @@ class Summary:
     """Files that could not be read, and why."""
     figures: tuple[Path, ...] = ()
 
-    @property
-    def runs(self) -> int:
-        return sum(self.counts.values())
-
     def __str__(self) -> str:
         parts = ", ".join(f"{count} {status}" for status, count in self.counts.items() if count)
-        return _count(self.runs, "run") + (f" ({parts})" if parts else "")
+        return _count(sum(self.counts.values()), "run") + (f" ({parts})" if parts else "")
 
 
 def write_report(
@@ -72,7 +68,7 @@ def write_report(
     title = title or (titles.pop() if len(titles) == 1 else f"Runs in {folder.resolve().name}")
     summary = Summary({s: int((found.runs.status == s).sum()) for s in STATUSES}, tuple(found.notes))
     about = f"{summary} on {', '.join(sorted(set(found.runs.data)))}; {_count(len(tasks), 'task')}."
-    about = about if summary.runs else "No training runs, only measured tables."
+    about = "No training runs, only measured tables." if found.runs.empty else about
     write_text(output, render(title, about, found, tasks))
     if csv is not None:
         write_csv(found.runs, csv)

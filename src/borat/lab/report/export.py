@@ -24,7 +24,7 @@ SPECIAL = {
 }
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""First characters of a formula."""
+"""Characters that start a formula in a spreadsheet."""
 
 
 def write_csv(runs: pd.DataFrame, path: Path) -> None:

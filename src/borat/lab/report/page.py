@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its scripts, Plotly and the data inside. It needs no network."""
+"""The page: one self-contained HTML file with its style, its scripts, Plotly and the data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pydantic_core import to_json
 
 from borat.lab.figures import DASHES, PALETTE, SCALE, kind_styles, method_styles
 from borat.lab.methods import sort_labels
+from borat.lab.metrics import Mean
 from borat.lab.report.rows import make_table
-from borat.lab.report.tasks import Mean, Setting, TaskGroup
+from borat.lab.report.tasks import Setting, TaskGroup
 from borat.lab.robustness import LOSS_MARGIN, MARGIN, sentence
 from borat.lab.store.records import Collection
 

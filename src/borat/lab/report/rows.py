@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from borat.lab.config import CHOICES
-from borat.lab.report.tasks import RESULT_COLUMN, Mean, Setting, TaskGroup, short_names
+from borat.lab.metrics import Mean
+from borat.lab.report.tasks import RESULT_COLUMN, Setting, TaskGroup, short_names
 from borat.lab.store.run import LOST
 
 

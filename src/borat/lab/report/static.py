@@ -16,8 +16,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from borat.lab.figures import DASHES, MARKERS, SCALE, Style, kind_styles, method_styles, save
-from borat.lab.metrics import lower_is_better, unit, value_text
-from borat.lab.report.tasks import Mean, Setting, TaskGroup, short_names
+from borat.lab.metrics import Mean, lower_is_better, unit, value_text
+from borat.lab.report.tasks import Setting, TaskGroup, short_names
 
 SHAPES = dict(zip(MARKERS, "os^Dvp*h", strict=True))
 LINES = dict(zip(DASHES, ("-", "--", ":", "-."), strict=True))
@@ -39,12 +39,11 @@ FORMATS = ("png", "pdf")
 
 def write_figures(tasks: Sequence[TaskGroup], folder: Path) -> list[Path]:
     """Write every figure that the tasks have data for, as ``<figure>_<task>.png`` and ``.pdf``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written: list[Path] = []
+    written = []
     with mpl.rc_context(LOOK):
         for task, name in zip(tasks, file_names(tasks), strict=True):
             for figure_name, figure in draw_all(task):
-                written += save(figure, folder, f"{figure_name}_{name}", FORMATS, dpi=200)
+                written += [save(figure, folder / f"{figure_name}_{name}.{kind}", dpi=200) for kind in FORMATS]
     return written
 
 
@@ -75,7 +74,7 @@ def draw_all(task: TaskGroup) -> Iterator[tuple[str, Figure]]:
 
 
 def _panels(count: int, edge: tuple[float, float], size: tuple[float, float], sharex: bool) -> tuple[Figure, Any]:
-    """Return a figure with so many panels of a size, in rows, and an edge."""
+    """Return a figure with ``count`` panels of a size in rows, and a margin for titles, in inches."""
     columns = min(PANELS_IN_ROW, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(edge[0] + columns * size[0], edge[1] + rows * size[1]), layout="constrained")
@@ -149,7 +148,7 @@ def draw_lines(task: TaskGroup, styles: dict[str, Style]) -> Figure:
         finished = sorted((lr, s) for (lr, _), s in cells.items() if s.result and not s.lost)
         lost = [lr for (lr, _), setting in cells.items() if setting.lost]
         means, errors = _in_units(task.metric, (setting.result for _, setting in finished))
-        axes.errorbar([lr for lr, _ in finished], means, errors, label=method, ms=5, **_line(style))
+        axes.errorbar([lr for lr, _ in finished], means, errors, label=method, ms=5, **line_style(style))
         axes.plot(lost, [1.05 * edge] * len(lost), "x", color=style.light, ms=7, mew=2, clip_on=False)
     axes.set(xscale="log", xlabel="learning rate", ylabel=_axis_title(task.metric))
     axes.set_ylim(bottom=None if lower else 0.0)
@@ -186,7 +185,7 @@ def _in_units(metric: str, values: Iterable[Mean | None]) -> tuple[list[float], 
     return [factor * value.mean for value in known], [factor * (value.std or 0.0) for value in known]
 
 
-def _line(style: Style) -> dict[str, Any]:
+def line_style(style: Style) -> dict[str, Any]:
     return {"color": style.light, "marker": SHAPES[style.marker], "ls": LINES[style.dash]}
 
 
@@ -204,7 +203,9 @@ def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], *keys: st
             known = [(epoch, mean) for epoch, mean in enumerate(setting.curve(key), 1) if mean is not None]
             epochs, every = [epoch for epoch, _ in known], max(1, len(known) // 10)
             means, spreads = _in_units(key, (mean for _, mean in known))
-            axes.plot(epochs, means, label=f"{setting.method}, {setting.label}", ms=4, markevery=every, **_line(style))
+            axes.plot(
+                epochs, means, label=f"{setting.method}, {setting.label}", ms=4, markevery=every, **line_style(style)
+            )
             if any(spreads):
                 low, high = np.subtract(means, spreads), np.add(means, spreads)
                 axes.fill_between(epochs, low, high, color=style.light, alpha=0.18, lw=0)
@@ -214,14 +215,14 @@ def draw_curves(settings: Sequence[Setting], styles: dict[str, Style], *keys: st
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
         if key in AXIS_TITLES:
-            _make_logarithmic(axes)
+            make_logarithmic(axes)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=LEGEND_COLUMNS, frameon=False, fontsize=8)
     return figure
 
 
-def _make_logarithmic(axes: Any) -> None:
-    """Label the axis with plain numbers: powers of ten, 2 and 5 times them if few, or even steps if none."""
+def make_logarithmic(axes: Any) -> None:
+    """Make the y-axis logarithmic, labelled with powers of ten, with 2 and 5 times them if few, or with even steps."""
     axes.set_yscale("log")
     values = [y for line in axes.lines for y in line.get_ydata() if y > 0]
     if values and max(values) < 1.01 * min(values):  # a constant needs a range

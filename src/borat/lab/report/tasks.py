@@ -1,12 +1,11 @@
-"""From the table of runs to the contents of a report: tasks, settings, means over seeds, grids of two parameters."""
+"""Contents of a report, from the table of runs: tasks, settings, means over seeds, grids of two parameters."""
 
 from __future__ import annotations
 
 import math
 import re
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,7 @@ import pandas as pd
 
 from borat.lab.config import CHOICES, SHARED_KEYS, TASK_KEYS, RunConfig
 from borat.lab.methods import label_rank, sort_labels
-from borat.lab.metrics import METRICS, best, primary_measure
+from borat.lab.metrics import METRICS, Mean, best, primary_measure
 from borat.lab.robustness import Trial, Usable, as_accuracy, usable
 from borat.lab.store.records import RESULTS, Collection, best_setting, by_setting, number
 from borat.lab.store.run import LOST, STATUSES
@@ -25,23 +24,6 @@ RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
 """Columns of the table of runs, by measure."""
 MANY_METHODS = 6
 """Largest number of methods whose lines over the learning rate can be told apart."""
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Mean and sample standard deviation; the latter is None for a single value."""
-
-    mean: float
-    std: float | None
-    runs: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Mean | None:
-        """Return the mean of the values that are numbers, or None without any."""
-        known = [value for value in values if value is not None and not math.isnan(value)]
-        if not known:
-            return None
-        return cls(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +42,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """The keys of the setting in words, without the method."""
+        """Text of the hyperparameters, without the method."""
         config, default = self.config, RunConfig()
         keys = [key for key in CHOICES if key == "lr" or getattr(config, key) != getattr(default, key)]
         return ", ".join(f"{key.replace('_', ' ')} {getattr(config, key):g}" for key in keys)
@@ -196,7 +178,7 @@ class TaskGroup:
 
 
 def group(found: Collection) -> list[TaskGroup]:
-    """Sort runs into tasks and settings, both by name."""
+    """Group runs into tasks and settings, both sorted by name."""
     tasks: dict[tuple[Any, ...], dict[RunConfig, pd.DataFrame]] = {}
     keys = [key for key in RunConfig.model_fields if key not in SHARED_KEYS]
     for config, runs in by_setting(found.runs.sort_values("seed", kind="stable")).items():
@@ -249,7 +231,7 @@ def describe(config: RunConfig) -> tuple[str, ...]:
 
 
 def name_kind(kind: str) -> str:
-    """Return the paper's names unchanged, and larger supports by their size and whether they include the bound.
+    """Return the name of a kind of step: the paper's, or the size of a larger support and whether it has the bound.
 
     >>> name_kind("MAX3"), name_kind("0+2+B"), name_kind("1"), name_kind("B")
     ('MAX3', '2 pieces + bound', '1 piece', 'bound only')

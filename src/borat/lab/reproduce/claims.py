@@ -1,4 +1,4 @@
-"""The paper's numbers and claims: whether our results support them."""
+"""The paper's numbers and claims, and verdicts on the claims."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Claim(StrictModel):
     at_least: float = -math.inf
     at_most: float = math.inf
     scale: str = ""
-    """The only scale at which it can be checked, if there is one."""
+    """The only scale at which the claim can be checked; empty for both."""
     metric: MetricName = ""
     epoch: int = 0
 
@@ -153,7 +153,7 @@ def verdict_on(claim: Claim, column: str, result: Result) -> Verdict:
 
 
 def _in_order(claim: Claim, numbers: Mapping[str, float], *, lower: bool) -> bool:
-    """Better comes first. Without a margin or a factor, ties are allowed, but not between the first and the last."""
+    """True if better groups come first. Without margin and factor, neighbours may tie, but not the first and last."""
     sign = -1.0 if lower else 1.0
     groups = [[-math.inf if math.isnan(x := numbers[name]) else sign * x for name in group] for group in claim.groups]
     for better, worse in pairwise(groups):

@@ -3,8 +3,8 @@
 A file holds the protocol, the published numbers and, in tables named ``mini``, the changes for two CPU cores:
 
     title, source, question, needs, protocol, notes    in words
-    kind        "table" (the best configuration of each method), "grid" (all, with all seeds), "curves", "runtime",
-                "long" (losses over characters and over time), "ratios" (each method on each task relative to a
+    kind        "table" (the best configuration of each method), "grid" (all, with all seeds), "curves" (a table, and
+                a metric over the epochs and over time), "runtime", "ratios" (each method on each task relative to a
                 reference), or "scoreboard" (each method at its default learning rate, and at the best of its grid)
     metric, select_on, seeds
     [base]      keys of a run's configuration

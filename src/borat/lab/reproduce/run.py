@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
 from borat.lab.metrics import METRICS, lower_is_better
-from borat.lab.reproduce.spec import Means, Study, StudyResult, duration
+from borat.lab.reproduce.spec import RunOptions, Study, StudyResult, duration
 from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
 from borat.lab.store.records import as_table, best_setting, by_setting, read_runs
 from borat.lab.store.run import Metrics, Run
@@ -28,6 +28,7 @@ from borat.lab.store.run import Metrics, Run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from borat.lab.data.task import Description
     from borat.lab.reproduce.training import TrainingSpec
 
 
@@ -42,7 +43,7 @@ class Cell:
     varied: tuple[str, ...]
     """The keys that have several values, except for the seed."""
     defaults: tuple[RunConfig, ...] = ()
-    """In a scoreboard, the configuration with the learning rate that its authors advise."""
+    """In a scoreboard, the configuration with the learning rate that its authors recommend."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class TrainingStudy(Study):
         configs = list(dict.fromkeys(config for cell in cells for config in cell.configs))
         return to_train(configs) or to_train(self._repeated(cells, read_results(folder, configs)))
 
-    def run(self, folder: Path, **means: Unpack[Means]) -> Result:
+    def run(self, folder: Path, **options: Unpack[RunOptions]) -> Result:
         """Train each configuration in ``folder/<digest>``, unless it is done there."""
         import pandas as pd
 
@@ -90,14 +91,14 @@ class TrainingStudy(Study):
         from borat.lab.sweeps.sweep import run_configs
 
         start, cells = time.perf_counter(), self.plan()
-        data_dir = means.get("data_dir")
-        # missing data raise before anything is trained, and decoded images are in the cache for the runs
+        data_dir = options.get("data_dir")
+        # raises for missing data before anything is trained, and caches decoded images for the runs
         first = {cell.column: cell.configs[0] for cell in cells if cell.configs[0].task is None}
-        classes = {column: load_for(config, data_dir).description.num_classes for column, config in first.items()}
+        data = {column: load_for(config, data_dir).description for column, config in first.items()}
         earlier = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
         def train(configs: Iterable[RunConfig]) -> pd.DataFrame:
-            unique, engine, watch = list(dict.fromkeys(configs)), means.get("engine"), means.get("watch")
+            unique, engine, watch = list(dict.fromkeys(configs)), options.get("engine"), options.get("watch")
             outcomes = run_configs(unique, folder, data_dir=data_dir, engine=engine, watch=watch)
             return read_results(folder, unique, [outcome.error for outcome in outcomes])
 
@@ -106,7 +107,7 @@ class TrainingStudy(Study):
             runs = pd.concat([runs, train(repeated)])
         found = len(earlier.intersection(runs.index))
         results = tuple(self._result(cell, runs) for cell in cells)
-        return Result(self, results, time.perf_counter() - start, classes, found)
+        return Result(self, results, data, found, seconds=time.perf_counter() - start)
 
     def _repeated(self, cells: Sequence[Cell], runs: pd.DataFrame) -> list[RunConfig]:
         """Return the chosen and the default configurations with the further seeds."""
@@ -198,10 +199,8 @@ class Result(StudyResult):
 
     study: TrainingStudy
     cells: tuple[CellResult, ...]
-    seconds: float = 0.0
-    """Duration of the command, without runs that were already done."""
-    classes: Mapping[str, int] = field(default_factory=dict)
-    """Number of classes in each column, except for tasks."""
+    data: Mapping[str, Description] = field(default_factory=dict)
+    """Data of each column, except for tasks."""
     found: int = 0
     """Number of runs that were already in the folder, complete or not."""
 
@@ -233,7 +232,7 @@ class Result(StudyResult):
         return every[~every.index.duplicated()]
 
     def usable(self, cell: CellResult) -> pd.Series:
-        """Return which settings of a cell are usable: near the best of all methods in the column."""
+        """Return a mask of the usable settings of a cell, those near the best of all methods in the column."""
         lower = lower_is_better(self.spec.metrics_in(cell.cell.column)[0])
 
         def accuracies(cell: CellResult) -> pd.Series:
@@ -245,7 +244,7 @@ class Result(StudyResult):
     def timing(self) -> str:
         found = f", which found {self.found} of them begun or done" if self.found else ""
         training = duration(float(self.runs.seconds.sum()))
-        return f"{len(self.runs)} runs, {training} of training in all, {duration(self.seconds)} for the command{found}"
+        return f"{len(self.runs)} runs, {training} of training in all, {super().timing()}{found}"
 
     def failures(self) -> list[str]:
         failed = self.runs[self.runs.status == "failed"].itertuples()

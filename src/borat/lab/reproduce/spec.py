@@ -10,7 +10,7 @@ import os
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
 from pathlib import Path
@@ -35,8 +35,8 @@ Names = Sequence[str]
 Changes = Mapping[str, Any] | None
 
 
-class Means(TypedDict, total=False):
-    """Means of running an experiment, all optional."""
+class RunOptions(TypedDict, total=False):
+    """Keyword arguments of :meth:`Study.run`, all optional."""
 
     data_dir: Path | None
     engine: Engine | None
@@ -47,7 +47,7 @@ class Means(TypedDict, total=False):
 
 
 class Published(StrictModel):
-    """A number of the paper, as printed there."""
+    """A published number, as printed."""
 
     mean: float
     std: float | None = None
@@ -66,7 +66,7 @@ class Mini(StrictModel):
     """Changes of the mini scale."""
 
     differences: Listed[str] = ()
-    """The changes in words."""
+    """Text of the changes."""
 
 
 class Spec(StrictModel, ABC):
@@ -109,7 +109,7 @@ class Study(ABC):
     spec: Spec
     scale: str
     changes: Mapping[str, Any]
-    """Changes made by hand."""
+    """Keys that the user changed."""
 
     def __post_init__(self) -> None:
         pick("scale", self.scale, ("full", "mini"))
@@ -120,26 +120,28 @@ class Study(ABC):
 
     @abstractmethod
     def size(self) -> str:
-        """Return the amount of work in words."""
+        """Return a text about the amount of work, such as the number of runs."""
 
     @abstractmethod
     def missing(self, folder: Path) -> list[RunConfig]:
         """Return the configurations still to train. Further seeds follow once all others are done."""
 
     @abstractmethod
-    def run(self, folder: Path, **means: Unpack[Means]) -> StudyResult:
-        """Train or measure what is missing in ``folder``."""
+    def run(self, folder: Path, **options: Unpack[RunOptions]) -> StudyResult:
+        """Train or measure everything that ``folder`` does not have yet."""
 
 
 @dataclass(frozen=True)
-class StudyResult(ABC):
+class StudyResult:
     """The result of an experiment at one scale."""
 
     study: Study
+    seconds: float = field(default=0.0, kw_only=True)
+    """Duration of the command, without runs that were already done."""
 
-    @abstractmethod
     def timing(self) -> str:
-        """Return the amount of work done, and how long it took, in words."""
+        """Return a text about the work done and its duration."""
+        return f"{duration(self.seconds)} for the command"
 
     def failures(self) -> list[str]:
         """Return the runs that failed, and why."""
@@ -186,7 +188,7 @@ def _list(title: str, lines: Iterable[str]) -> list[str]:
 
 
 def changes_text(changes: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as the command line takes them; of a file, only the name."""
+    """Return values in the syntax of the command line, with only the name of a file."""
     texts = {}
     for key, value in changes.items():
         values = value if isinstance(value, list) else [value]

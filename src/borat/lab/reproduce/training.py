@@ -17,7 +17,7 @@ from borat.lab.strict import Listed, StrictModel
 from borat.lab.sweeps.grid import expand
 
 MetricName = Annotated[str, AfterValidator(lambda name: name and pick("metric", name, METRICS))]
-"""The name of a measurement, or nothing."""
+"""Name of a metric, or an empty string."""
 Key = Annotated[str, AfterValidator(lambda name: pick("key", name, RunConfig.model_fields))]
 KeyGrid = dict[Key, Annotated[list[Any], Field(min_length=1)]]
 """Values to try for keys of a run's configuration."""
@@ -176,7 +176,7 @@ class TrainingSpec(WithBase, Spec):
 
 
 def _over(lower: Layer, upper: Layer) -> Layer:
-    """Put a layer over another one; its keys come first, so that they vary slowest."""
+    """Merge two layers; the keys of ``upper`` win and come first, so that they vary slowest."""
     return upper | {key: value for key, value in lower.items() if key not in upper}
 
 

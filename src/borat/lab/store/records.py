@@ -1,4 +1,4 @@
-"""Runs as a table, and the tables of experiments: all below a folder, with a note on everything that cannot be read."""
+"""Runs as a table, and the tables of experiments, from all subfolders; notes name the files that cannot be read."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ EXPERIMENT = "experiment.json"
 ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
 """Measurements that the table has even if no run has them."""
 RESULTS = {"accuracy": "accuracy", "final_loss": "loss", "perplexity": "perplexity"}
-"""Columns, and the measurement of the test split, or of the validation split if there is no test split."""
+"""Columns and their measures on the test split, or on the validation split if there is no test split."""
 COUNTS = ("train_limit", "validation_size", "image_size", "window", "steps")
 """Optional keys of a configuration that are integers."""
 NAMED = 3
-"""Number of folders with the same problem that a note names."""
+"""Largest number of folders that a note names."""
 LONGEST_REASON = 100
 
 
@@ -160,7 +160,7 @@ class Experiment(StrictModel):
 
 @dataclass
 class Collection:
-    """The material of a report."""
+    """Runs and experiments below a folder."""
 
     runs: pd.DataFrame
     experiments: list[Experiment] = field(default_factory=list)

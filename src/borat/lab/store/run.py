@@ -26,7 +26,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from borat.lab.config import RunConfig
-from borat.lab.files import write_atomically, write_json
+from borat.lab.files import read_mapping, write_atomically, write_json
 from borat.lab.strict import explain, one_of
 
 PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
@@ -104,7 +104,7 @@ class Run:
         if changed:
             was, is_now = ({key: data[key] for key in (*changed, "sources") if key in data} for data in (then, now))
             raise ValueError(
-                f"{self.path} holds a run on other data: it had {was}, here are {is_now}; give another folder with out"
+                f"{self.path} holds a run on other data: it used {was}, got {is_now}; choose another folder with out"
             )
 
     def exists(self) -> bool:
@@ -115,7 +115,7 @@ class Run:
         values = self._read_json("config.json")
         config = RunConfig(**values)
         missing = [key for key in ("data", "model", "optimizer") if key not in values]
-        if missing:  # other programs have files of this name, too
+        if missing:  # other programs also have files of this name
             raise ValueError(f"{self.path / 'config.json'} does not describe a run: it has no {', '.join(missing)}")
         return config
 
@@ -170,14 +170,10 @@ class Run:
         return state
 
     def _read_json(self, name: str) -> dict[str, Any]:
-        path = self.path / name
         try:
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return read_mapping(self.path / name)
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {REMEDIES[name]} ({error})") from error
-        if not isinstance(values, dict):
-            raise ValueError(f"{path} must hold keys and values, got a {type(values).__name__}; {REMEDIES[name]}")
-        return values
+            raise ValueError(f"{self.path / name} cannot be read: {REMEDIES[name]} ({error})") from error
 
 
 def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +183,7 @@ def _with_nan(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return the versions and the machine that a run uses."""
+    """Return the versions and the machine of this process."""
     import torch
 
     versions = {}

@@ -1,1 +1,1 @@
-"""Sweeps: grids of values, the jobs that they make, and the engines that run these."""
+"""Sweeps: grids of values, their jobs, and the engines that run the jobs."""

@@ -1,4 +1,4 @@
-"""Jobs of a sweep, one for each point of its grid: train a configuration, or call a function. Their progress."""
+"""Jobs of a sweep and their progress; a job trains a configuration or calls a function."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Outcome(Point):
 
 @dataclass(frozen=True)
 class Job(Point, ABC):
-    """Work for another process, which leaves its result in a folder."""
+    """Work for another process, which stores its result in a folder."""
 
     modules: ClassVar[tuple[str, ...]] = ()
     """Modules that the work imports."""
@@ -221,7 +221,7 @@ Watch = Callable[[SweepProgress], None]
 def _output_to(log: Path) -> Iterator[None]:
     """Redirect the output of this process, and the traceback of an error, from the terminal to a file.
 
-    The file is written as the output arrives, not atomically: it must tell why a process died.
+    The file is written as the output arrives, not atomically: it must show why a process died.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:

@@ -85,7 +85,7 @@ def _ratios(spec: RatiosSpec, result: Result) -> pd.DataFrame:
 
 
 def summarise(ratios: pd.DataFrame) -> pd.DataFrame:
-    """Return the ratios of each row in a few numbers.
+    """Return summary statistics of each row.
 
     >>> import pandas as pd
     >>> summarise(pd.DataFrame({"vae": [1.0], "gan": [4.0], "physics": [2.0]})).iloc[0].to_dict()
@@ -146,7 +146,7 @@ def _rates(result: Result) -> Table:
 
 
 def condition_of(config: RunConfig) -> str:
-    """Return the condition of a run in words.
+    """Return the name of the condition of a run.
 
     >>> condition_of(RunConfig(task="vae")), condition_of(RunConfig(task="vae", shift=-3.0, clip=0.1))
     ('plain', 'loss - 3; gradients clipped at 0.1')

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 from pydantic import Field, model_validator
 
 from borat.lab.files import pick
-from borat.lab.reproduce.spec import Changes, Means, Mini, Names, PaperTable, Spec, Study, StudyResult, duration
+from borat.lab.reproduce.spec import Changes, Mini, Names, PaperTable, RunOptions, Spec, Study, StudyResult
 from borat.lab.tables import DASH, Table
 from borat.lab.timing.shapes import Runtime
 
@@ -92,12 +92,12 @@ class RuntimeStudy(Study):
     def missing(self, folder: Path) -> NoReturn:
         raise ValueError(f"{self.spec.name} measures run time and trains nothing")
 
-    def run(self, folder: Path, **means: Unpack[Means]) -> RuntimeResult:
+    def run(self, folder: Path, **options: Unpack[RunOptions]) -> RuntimeResult:
         from borat.lab.timing.epochs import measure  # imports PyTorch, which reading a file does not need
 
         start = time.perf_counter()
-        times = measure(self.runtime, means.get("progress"))
-        return RuntimeResult(self, times, time.perf_counter() - start)
+        times = measure(self.runtime, options.get("progress"))
+        return RuntimeResult(self, times, seconds=time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,6 @@ class RuntimeResult(StudyResult):
 
     study: RuntimeStudy
     times: Sequence[EpochTime]
-    seconds: float
-    """Duration of all measurements."""
-
-    def timing(self) -> str:
-        return f"{duration(self.seconds)} for the command"
 
 
 KIND = RuntimeSpec

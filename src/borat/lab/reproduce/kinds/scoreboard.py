@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
-from borat.lab.metrics import lower_is_better, metric_text, unit, value_text
+from borat.lab.metrics import Mean, lower_is_better, metric_text, unit, value_text
 from borat.lab.reproduce.kinds.ratios import summarise, with_mean
 from borat.lab.reproduce.run import Cell, CellResult, Result
 from borat.lab.reproduce.training import ColumnTable, Layer, MetricName, TrainingSpec, varied_keys
@@ -121,26 +121,17 @@ class ScoreboardSpec(TrainingSpec):
 
 
 @dataclass(frozen=True)
-class Score:
-    """A method on a task: the error or loss with each seed."""
+class Score(Mean):
+    """The error or loss of a method on a task, over the seeds."""
 
-    costs: tuple[float, ...]
     lost: int = 0
     """Number of seeds that diverged or failed, and count as guessing."""
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.costs)
-
-    @property
-    def std(self) -> float | None:
-        return statistics.stdev(self.costs) if len(self.costs) > 1 else None
 
     def text(self, metric: str) -> str:
         """Return the score as an accuracy or a loss."""
         mean = self.mean if lower_is_better(metric) else 1.0 - self.mean
         spread = "" if self.std is None else f" ± {value_text(metric, self.std, spread=True)}"
-        lost = f" ({self.lost} of {len(self.costs)} lost)" if self.lost else ""
+        lost = f" ({self.lost} of {self.runs} lost)" if self.lost else ""
         return value_text(metric, mean) + spread + lost
 
 
@@ -164,9 +155,9 @@ class Board:
         return list(summarise(self.ratios(self.defaults))["mean"].sort_values(kind="stable").index)
 
     def excess(self, method: str, column: str, metric: str) -> tuple[float, bool]:
-        """Return how much worse a method at its defaults is than the best tuned one, and whether it meets the goal.
+        """Return the distance of a method at its defaults to the best tuned one, and True if it meets the goal.
 
-        This is the difference of the errors, or the share by which the loss is higher.
+        The distance is the difference of the errors, or the share by which the loss is higher.
         """
         ours, best = self.defaults.loc[method, column].mean, self.tuned.loc[self.best(column), column].mean
         is_loss = lower_is_better(metric)
@@ -186,7 +177,9 @@ def make_board(result: Result) -> Board:
     for cell in result.cells:
         method, column = cell.cell.method, cell.cell.column
         for table, runs in zip(tables, (cell.defaults, cell.chosen), strict=True):
-            table.at[method, column] = _score(runs, result.spec.metrics_in(column)[0], result.classes[column], seeds)
+            table.at[method, column] = _score(
+                runs, result.spec.metrics_in(column)[0], result.data[column].num_classes, seeds
+            )
     return Board(*tables)
 
 
@@ -196,7 +189,8 @@ def _score(runs: pd.DataFrame, metric: str, classes: int, seeds: int) -> Score:
     guess = math.log(classes) if lower_is_better(metric) else 1.0 - 1.0 / classes
     costs = [min(value if lower_is_better(metric) else 1.0 - value, guess) for value in values]
     lost = seeds - len(costs)
-    return Score((*costs, *[guess] * lost), lost)
+    costs += [guess] * lost
+    return Score(statistics.fmean(costs), statistics.stdev(costs) if seeds > 1 else None, seeds, lost)
 
 
 # Tables
@@ -208,7 +202,7 @@ def _scores(spec: ScoreboardSpec, title: str, scores: pd.DataFrame) -> Table:
         metric, found = spec.metrics_in(column)[0], scores[column]
         heads.append(f"{column}, {metric_text(metric).removeprefix('test ')}")
         best = min(found, key=lambda score: score.mean)
-        limit = best.mean + (best.std or 0.0) / math.sqrt(len(best.costs))
+        limit = best.mean + (best.std or 0.0) / math.sqrt(best.runs)
         texts[column] = [f"**{s.text(metric)}**" if s.mean <= limit else s.text(metric) for s in found]
     return Table(title, tuple(heads), list(zip(scores.index, *texts.values(), strict=True)))
 

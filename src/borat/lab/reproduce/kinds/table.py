@@ -104,7 +104,7 @@ def choices(result: Result) -> Table:
 
 
 def config_text(config: RunConfig, names: Iterable[str]) -> str:
-    """Return the values of these keys in words, without none and 0."""
+    """Return the keys and their values as text, without none and 0."""
     values = {name: value for name in names if (value := getattr(config, name))}
     return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items())
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from unittest import mock
@@ -19,24 +18,21 @@ from unittest import mock
 import numpy as np
 import torch
 
+from borat.lab.config import Count
 from borat.lab.signals import Interrupted, ctrl_c_ignored
+from borat.lab.strict import StrictModel
 from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended
 
 
-@dataclass(frozen=True)
-class LocalEngine:
+class LocalEngine(StrictModel):
     """Persistent worker processes, by default one for each core. They share the cores.
 
     Two runs side by side are faster than one after the other with two threads each. The job of a worker that dies is
     started again, up to ``retries`` times.
     """
 
-    workers: int | None = None
+    workers: Count | None = None
     retries: int = 2
-
-    def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"workers must be at least 1, got {self.workers}")
 
     def run(self, calls: Sequence[Call]) -> Generator[list[Ended]]:
         context = _process_context({name for call in calls for name in getattr(call, "modules", ())})
@@ -66,7 +62,7 @@ class LocalEngine:
 
 
 class _Worker:
-    """A process that does one job at a time. It has a pipe of its own, so that its death affects no other worker."""
+    """A process that does one job at a time. It has its own pipe, so that its death affects no other worker."""
 
     def __init__(self, context: BaseContext, threads: int) -> None:
         self.pipe, far_end = context.Pipe()

@@ -9,14 +9,15 @@ import socket
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 from urllib.parse import urlsplit
 
 import torch
+from pydantic import Field, model_validator
 
 from borat.lab.signals import Interrupted, handling
+from borat.lab.strict import StrictModel
 from borat.lab.sweeps.engines.base import GRACE, HEARTBEAT, Call, Ended
 
 CONNECT_SECONDS = 5.0
@@ -24,8 +25,7 @@ CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Environment variable that lets Ray listen for other machines; on by default, except on macOS and Windows."""
 
 
-@dataclass(frozen=True)
-class RayEngine:
+class RayEngine(StrictModel):
     """A Ray cluster that reserves CPUs and GPUs for each run; runs share a GPU if they reserve a fraction of it.
 
     Without an address, Ray runs on this machine during the sweep, unless the program is already connected to a cluster.
@@ -33,17 +33,16 @@ class RayEngine:
     """
 
     address: str | None = None
-    cpus_per_run: float = 1.0
-    gpus_per_run: float = 0.0
-    retries: int = 2
+    cpus_per_run: float = Field(default=1.0, ge=0)
+    gpus_per_run: float = Field(default=0.0, ge=0)
+    retries: int = Field(default=2, ge=0)
 
-    def __post_init__(self) -> None:
-        for name in ("cpus_per_run", "gpus_per_run", "retries"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.gpus_per_run > 1 and self.gpus_per_run % 1:
             raise ValueError(f"gpus_per_run must be a fraction of one GPU or a whole number, got {self.gpus_per_run}")
         import_ray()
+        return self
 
     def run(self, calls: Sequence[Call]) -> Generator[list[Ended]]:
         ray = import_ray()
@@ -67,7 +66,7 @@ class RayEngine:
                     ray.wait(list(pending), num_returns=len(pending), timeout=GRACE)
 
     def _warn_if_too_small(self, ray: Any) -> None:
-        """Warn if no machine is large enough for a run: Ray waits for one silently, possibly for ever."""
+        """Warn if no machine is large enough for a run: Ray waits for one silently, possibly forever."""
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         cpus, gpus = self.cpus_per_run, self.gpus_per_run
         if not any(machine.get("CPU", 0) >= cpus and machine.get("GPU", 0) >= gpus for machine in machines):
@@ -122,7 +121,7 @@ def _check_address(address: str) -> None:
     """Raise a ValueError if nothing answers at an address; Ray itself would try for minutes."""
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname is None or place.port is None:
-        return  # such as "auto", which Ray checks at once
+        return  # such as "auto", which Ray checks immediately
     try:
         socket.create_connection((place.hostname, place.port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
@@ -131,7 +130,7 @@ def _check_address(address: str) -> None:
 
 @contextmanager
 def _on_loopback(ray: Any) -> Iterator[None]:
-    """Start Ray for this machine alone."""
+    """Make Ray listen on the loopback interface only."""
     constants = ray._private.ray_constants  # read from the environment when Ray was imported
     with mock.patch.object(constants, "ENABLE_RAY_CLUSTER", False), mock.patch.dict(os.environ, {CLUSTER: "0"}):
         yield
