@@ -359,7 +359,7 @@ def test_batches_move_to_the_device(cifar):
     ({"batch_size": 0}, "batch_size must be"),
     ({"batch_size": 4, "epoch": -1}, "epoch must be an integer of at least 0"),
     ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank must be between 0 and 1"),
-    ({"batch_size": 4, "split": "extra"}, "unknown split of cifar10 'extra'; known are train, validation, test"),
+    ({"batch_size": 4, "split": "extra"}, "unknown split of cifar10 'extra'; did you mean 'train'"),
 ])  # fmt: skip
 def test_bad_plans(cifar, arguments, message):
     with pytest.raises(ValueError, match=message):

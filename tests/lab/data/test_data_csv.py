@@ -70,8 +70,8 @@ def test_csv(flowers):
             DataError,
             r"Expected 3 fields in line 2, saw 4$",
         ),
-        (lambda text: text.replace("width", "", 1), DataError, r"column 1 has no name. Drop it"),
-        (lambda text: text.replace("width", "kind", 1), DataError, r"several columns 'kind'; each needs a name"),
+        (lambda text: text.replace("width", "", 1), DataError, r"column 1 has no name; drop it"),
+        (lambda text: text.replace("width", "kind", 1), DataError, r"several columns 'kind'; names must be unique"),
         (
             lambda text: text.replace("kind\n", "kind\n\n\n").replace(",5,7,", ",five,7,"),
             DataError,

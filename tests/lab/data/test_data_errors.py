@@ -82,7 +82,7 @@ def test_missing_folder(tmp_path):
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_missing_file(mnist, split):
     (mnist / f"{split}.parquet").unlink()
-    with pytest.raises(MissingDataError, match=rf"mnist needs {split}\*\.parquet in one of .*hub's 'ylecun/mnist'"):
+    with pytest.raises(MissingDataError, match=rf"mnist needs {split}\*\.parquet in one of .*files of 'ylecun/mnist'"):
         read(mnist)
 
 

@@ -238,7 +238,7 @@ def test_skipped_files_are_noted(pets, caplog):
 def test_images_of_different_sizes(pets):
     Image.new("L", (9, 9), 42).save(pets / "cat" / "odd.jpg")
     with pytest.raises(
-        DataError, match=r"odd.jpg: the image has 9 x 9 pixels, expected 6 x 8, as the first image; give"
+        DataError, match=r"odd.jpg: the image has 9 x 9 pixels, expected 6 x 8, as the first image; set"
     ):
         load("images", data_dir=pets)
     task = load("images", data_dir=pets, image_size=4, train_limit=10)
@@ -262,7 +262,7 @@ def test_parquet_with_other_columns(tmp_path, as_struct, names):
         match=r"has no column 'image', only picture, kind; set image_column and label_column to read others",
     ):
         load("images", data_dir=tmp_path)
-    with pytest.raises(DataError, match="has no column 'label', only picture, kind; give"):
+    with pytest.raises(DataError, match="has no column 'label', only picture, kind; set"):
         load("images", data_dir=tmp_path, image_column="picture")
     task = load("images", data_dir=tmp_path, image_column="picture", label_column="kind")
     assert task.description.input_shape == (1, 5, 5)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from borat._optim.borat import BORAT
 from borat._state import sharding
 from borat._state.store import world_size
 
@@ -56,7 +57,7 @@ def needs_flush(optimizer: Optimizer) -> bool:
 
     In longer runs, left-over batches make no update: an update from few batches can undo much of the training.
     """
-    return hasattr(optimizer, "flush") and not optimizer.state_dict()["param_groups"][0]["bundle"]["updates"]
+    return isinstance(optimizer, BORAT) and not optimizer.state_dict()["param_groups"][0]["bundle"]["updates"]
 
 
 def is_lost(optimizer: Optimizer, loss: float) -> bool:
