@@ -287,6 +287,24 @@ def test_blocks_of_long_arrays_make_the_same_step(shape, monkeypatch):
         assert_close(train(True, *arrays), train(False, *arrays), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("is_one_cpu", [False, True])
+def test_a_parameter_that_is_not_finite_leaves_the_state_consistent(is_one_cpu, monkeypatch):
+    """A projection may make one: the batch counts, so its gradient is kept. Later batches are dropped."""
+    monkeypatch.setattr(vectors, "_is_one_cpu", lambda: is_one_cpu)
+    monkeypatch.setattr(vectors, "_BLOCK", 1 << 13)
+    params, g = jnp.ones(1 << 14), jnp.ones(1 << 14)
+    tx = free_borat(projection=lambda x: x.at[0].set(jnp.nan))
+    update = jax.jit(tx.update)
+    updates, state = update(g, tx.init(params), params, value=1.0)
+    assert (int(state.numbers.batches), int(state.numbers.dropped)) == (1, 0)
+    assert_equal(state.gradients[0], g)
+    params = optax.apply_updates(params, updates)
+    assert jnp.isnan(params).sum() == 1
+    updates, later = update(2.0 * g, state, params, value=1.0)
+    assert int(later.numbers.dropped) == 1
+    assert_equal(later._replace(count=0, numbers=0), state._replace(count=0, numbers=0))
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_a_step_replaces_arrays_in_place(weight_decay, monkeypatch):
     """Beside the parameters, which are donated, a step needs the sums of blocks only."""

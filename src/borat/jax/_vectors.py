@@ -51,19 +51,24 @@ def keep(rows: Sequence[Array], g: Array, row: Array, ok: Array) -> list[Array]:
 
 
 def is_settled(x: Array) -> Array:
-    """Return True, but only after all elements of an array without NaN are computed: XLA cannot know the value.
+    """Return True, but only after all elements of an array are computed: XLA does not know the value.
 
     A loop over a few elements needs the whole array, which is otherwise read once more.
     """
     if not _is_one_cpu() or x.size < _BLOCK:
-        return ~jnp.isnan(x)
+        return _is_any(x)
     flat = x.ravel()
 
-    def is_number(i: Any, ok: Array) -> Array:
-        return ok & ~jnp.isnan(lax.dynamic_index_in_dim(flat, i, keepdims=False))
+    def is_any(i: Any, ok: Array) -> Array:
+        return ok & _is_any(lax.dynamic_index_in_dim(flat, i, keepdims=False))
 
-    settled: Array = lax.fori_loop(0, 2, is_number, ~jnp.isnan(flat[0]))
+    settled: Array = lax.fori_loop(0, 2, is_any, _is_any(flat[0]))
     return settled
+
+
+def _is_any(x: Array) -> Array:
+    """Return True for every number and for NaN, which XLA does not simplify."""
+    return (x == x) | (x != x)
 
 
 def gram_row(rows: Sequence[Array], g: Array) -> list[Array]:
