@@ -210,7 +210,7 @@ def test_the_best_on_validation_is_chosen_and_repeated(tmp_path, spec):
     result = spec.at("mini").run(tmp_path, engine=Nothing())
     cell = result.cell("SGD", "digits")
     assert list(cell.chosen.config) == [middle.replace(seed=seed) for seed in (0, 1, 2)]
-    assert (cell.mean, cell.std) == (pytest.approx(0.7), pytest.approx(0.1))
+    assert (cell.result.mean, cell.result.std) == (pytest.approx(0.7), pytest.approx(0.1))
     assert spec.at("mini").missing(tmp_path) == []
     shown = result.markdown("borat reproduce small --data-dir DATA")
     assert "| SGD (SGD*) | 70.0 ± 10.00 | 90 |" in shown
@@ -263,7 +263,7 @@ def test_the_smallest_training_loss_is_chosen(tmp_path):
     assert cell.config == second
     assert "| Adam | WRN | 0.7 | 0.5 | 0.3 | 0.3 | 98.5 |" in result.markdown(""), "the training accuracy, too"
     assert curve(cell.chosen.history.iloc[0], "train_loss") == pytest.approx([0.7, 0.5, 0.3])
-    assert cell.mean == pytest.approx(0.3)
+    assert cell.result.mean == pytest.approx(0.3)
     over_epochs, over_time = spec.draw(result).axes
     assert (over_epochs.get_xlabel(), over_epochs.get_yscale()) == ("epoch", "log")
     assert [list(line.get_xdata()) for line in over_epochs.lines] == [[1, 2, 3]] * 3, "of all runs"
@@ -296,7 +296,7 @@ def test_every_cell_of_a_grid_has_every_seed(tmp_path, spec):
     assert "Each cell is the mean over the seeds 0, 1, or diverged if one of them has" in shown
     cell = result.cell("SGD", "digits")
     assert list(cell.chosen.config) == [sgd.configs[0], sgd.configs[3]], "chosen by the mean of both"
-    assert cell.mean == pytest.approx(0.6)
+    assert cell.result.mean == pytest.approx(0.6)
 
     def number(statistic):
         return verdict_on(claim(statistic, methods=["SGD"], at_least=0.0), "digits", result).numbers["SGD"]
@@ -522,7 +522,7 @@ def test_commands_train_what_is_missing(tmp_path, spec):
             assert CliRunner().invoke(app, shlex.split(line)[1:]).exit_code == 0
     assert counts == [1, 2], "the further seeds follow the first"
     result = spec.at("mini", methods=["ALI-G"]).run(tmp_path / "out", engine=Nothing())
-    assert result.cells[0].std is not None
+    assert result.cells[0].result.std is not None
 
 
 def test_run_time_by_command(tmp_path):

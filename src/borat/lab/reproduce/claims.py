@@ -170,7 +170,7 @@ def _statistic(claim: Claim, metric: str, cell: CellResult, result: Result) -> f
         known = curves and min(map(len, curves)) >= max(claim.epoch, 1)
         return statistics.fmean(values[claim.epoch - 1] for values in curves) if known else math.nan
     if claim.statistic == "value":
-        return cell.mean
+        return cell.result.mean if cell.result else math.nan
     settings, runs = cell.settings, cell.runs
     for key, values in claim.where.items():
         settings, runs = (table[table[key].isin(values)] for table in (settings, runs))

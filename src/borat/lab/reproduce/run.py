@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from borat.lab.config import RunConfig
 from borat.lab.files import pick
-from borat.lab.metrics import METRICS, lower_is_better
+from borat.lab.metrics import METRICS, Mean, lower_is_better
 from borat.lab.reproduce.spec import RunOptions, Study, StudyResult, duration
 from borat.lab.robustness import as_accuracy, best_accuracy, is_usable
 from borat.lab.store.records import as_table, best_setting, by_setting, read_runs
@@ -173,22 +173,15 @@ class CellResult:
         status = [next((each for each in seeds.status if each != "finished"), "finished") for seeds in settings]
         return pd.concat([seeds[:1] for seeds in settings]).assign(**means, status=status)
 
-    @property
-    def values(self) -> pd.Series:
-        return self.chosen.value.dropna()
-
-    @property
-    def mean(self) -> float:
-        return float(self.values.mean())
-
-    @property
-    def std(self) -> float | None:
-        return float(self.values.std()) if len(self.values) > 1 else None
+    @cached_property
+    def result(self) -> Mean | None:
+        """Value over the seeds of the chosen configuration that finished."""
+        return Mean.of(self.chosen.value)
 
     @property
     def status(self) -> str:
         """Finished if there is a result, else failed or diverged."""
-        if len(self.values):
+        if self.result is not None:
             return "finished"
         return "failed" if (self.runs.status == "failed").any() else "diverged"
 

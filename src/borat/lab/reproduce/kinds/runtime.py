@@ -37,8 +37,7 @@ class RuntimeSpec(Spec):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        for key in self.mini.runtime:
-            pick("key of mini.runtime", key, Runtime.model_fields)
+        self.at("mini")  # raises for unknown keys and wrong values
         for column in (name for row in self.paper.values() for name in row):
             pick("column of the paper", column, [SECONDS])
         return self

@@ -62,11 +62,13 @@ def _label(spec: PaperSpec, method: str) -> str:
 def ours_text(metric: str, cell: CellResult | None) -> str:
     if cell is None:
         return DASH
-    if cell.status != "finished":
+    if (result := cell.result) is None:
         return cell.status
-    lost = len(cell.chosen) - len(cell.values)
-    spread = f" ± {value_text(metric, cell.std, spread=True)}" if cell.std is not None else ""
-    return number_text(metric, cell.mean) + spread + (f" ({lost} of {len(cell.chosen)} seeds diverged)" if lost else "")
+    lost = len(cell.chosen) - result.runs
+    spread = f" ± {value_text(metric, result.std, spread=True)}" if result.std is not None else ""
+    return (
+        number_text(metric, result.mean) + spread + (f" ({lost} of {len(cell.chosen)} seeds diverged)" if lost else "")
+    )
 
 
 def number_text(metric: str, value: float) -> str:
