@@ -561,3 +561,17 @@ def test_mistakes_are_explained(words, message, monkeypatch, tmp_path):
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
     assert not list(tmp_path.iterdir())
+
+
+def test_curves_of_a_task_have_their_cost(tmp_path):
+    """A task has a number of steps instead of a number of examples."""
+    file = tmp_path / "own.toml"
+    file.write_text(
+        'title = "Own"\nsource = "own"\nquestion = "?"\nprotocol = "own"\nkind = "curves"\n'
+        'metric = "test_loss"\nselect_on = "validation_loss"\n'
+        '[base]\ntask = "noisy-regression"\nsteps = 20\n[[columns]]\nname = "regression"\n'
+        '[[methods]]\nname = "AdamW"\noptimizer = "adamw"\n'
+    )
+    result = read_spec(file).at("full").run(tmp_path / "runs", workers=1)
+    (row,) = next(table for table in result.tables if table.title == "Time and memory").rows
+    assert (row[:2], row[-1]) == (("AdamW", "regression"), "8")

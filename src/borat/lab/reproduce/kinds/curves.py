@@ -58,11 +58,16 @@ def _curves(metric: str, result: Result) -> Table:
 
 def _costs(result: Result) -> Table:
     """Return the time of a batch and the memory of the optimizer's state, of the chosen runs."""
+    from borat.lab.tasks import find_task  # imports PyTorch, which reading a file does not need
+
     rows = []
     for cell in result.cells:
         if (config := cell.config) is not None:
-            examples = result.data[cell.cell.column].sizes["train"]
-            batches = config.epochs * math.ceil(examples / config.batch_size)
+            if config.task:
+                batches = config.steps or find_task(config.task).steps
+            else:
+                examples = result.data[cell.cell.column].sizes["train"]
+                batches = config.epochs * math.ceil(examples / config.batch_size)
             seconds = float(cell.chosen.seconds.mean())
             costs = (f"{seconds / batches:.3f}", duration(seconds), f"{state_bytes(config):.0f}")
             rows.append((cell.cell.method, cell.cell.column, *costs))
