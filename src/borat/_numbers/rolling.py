@@ -209,46 +209,33 @@ def measure_gap(
 
     If the loss falls like ``f* + C k^-p``, its average so far is above it by ``p / (1 - p)`` of what is left: for ``p =
     1/2``, the rate of stochastic methods, by the gap itself. If the loss has risen, it can fall by as much again. Both
-    are differences of losses, so no bound has to be known. Slopes give their scale in units of the gradient: the
-    average moves by ``2 / (k - 1) (z - x)``, and the slopes of fresh gradients along that way sum up to the fall of
-    the loss, unless gradients were clipped. If losses scatter more than their mean moves, most of what seems to be won
-    is noise, which limits the gap unless fresh gradients confirm the progress.
+    are differences of losses, so no bound has to be known. Slopes convert them to units of the gradient, which may be
+    clipped. If losses scatter more than their mean moves, most of what seems to be won is noise, which limits the gap
+    unless fresh gradients confirm the progress.
 
     ``apart`` is ``<g, z - y>``, ``square`` is ``<g, g / D>``. Return the numbers with this batch, and the gap.
     """
-    k, is_first, is_second = old.batches + 1, old.batches == 0, old.batches == 1
-    before = ops.where(is_first, 1.0, old.batches)
-    most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses have no scale
-    change = loss - old.mean
-    change = ops.where(change > most, most, ops.where(change < -most, -most, change))
-    lower = ops.where(is_first | (loss < old.mean), loss, old.mean)  # either of the first two may be an explosion
-    move = ops.where(is_first | is_second, 0.0 * change, (1.0 - beta) / (1.0 - beta**k) * change)
-    mean = ops.where(is_first | is_second, lower, old.mean + move)
-    clipped = old.mean + change
-    average = ops.where(is_first | is_second, lower, old.average + (clipped - old.average) / k)
+    k, is_first = old.batches + 1, old.batches == 0
+    mean, move, average, change = _smooth(ops, old, loss, beta)
     fade = (old.batches / k) ** 0.5
     won = ops.maximum(average - mean, fade * old.won)
     lost = _falls(ops, fade * old.lost, -move, is_first)
     fall = _falls(ops, old.fall, move, is_first)
-    slide = _falls(ops, old.slide, 2.0 / before * apart, is_first)
-    is_steepest = (slide > old.steepest) & (fall > 0.0)
-    steepest = ops.where(is_steepest, slide, old.steepest)
-    reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
-    is_measured = steepest > 0.0
-    scale = ops.where(is_measured, steepest, 1.0) / ops.where(is_measured, ops.maximum(reach, steepest), 1.0)
-    jump = clipped - old.last
+    confirmed, slide, steepest, reach = _confirm(ops, old, apart, fall)
+    jump = old.mean + change - old.last
     rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0, jump) - old.rise)
-    usual = ops.where(old.usual > START, old.usual, START) * square
     is_noisy = (rise > 0.0) & (slide <= CONFIRMED * steepest)
     clear = ops.maximum(fall, lost) / ops.where(is_noisy, CLEAR * rise, 1.0)
+    usual = ops.where(old.usual > START, old.usual, START) * square
     limit = ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
-    gap = ops.minimum((WON * won + lost) * scale, limit) + FADE**k * START * square
+    gap = ops.minimum((WON * won + lost) * confirmed, limit) + FADE**k * START * square
+    before = ops.where(is_first, 1.0, old.batches)
     return replace(
         old,
         mean=mean,
         average=average,
         deviation=ops.where(is_first, START * square, old.deviation + (abs(change) - old.deviation) / before),
-        last=ops.where(is_first, loss, clipped),
+        last=ops.where(is_first, loss, old.mean + change),
         rise=rise,
         won=won,
         lost=lost,
@@ -259,6 +246,38 @@ def measure_gap(
         gaps=ops.where(is_first, gap, old.gaps + gap),
         squares=ops.where(is_first, square, old.squares + square),
     ), gap
+
+
+def _smooth(ops: Ops, old: Rolling, loss: Number, beta: Number) -> tuple[Number, Number, Number, Number]:
+    """Return the running mean of the loss, its move, the average of all losses, and the change that enters them.
+
+    The change, from the running mean to the loss, is clipped. Of the first two losses, either may be an explosion, so
+    that the lower one counts.
+    """
+    k, is_early = old.batches + 1, (old.batches == 0) | (old.batches == 1)
+    most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses have no scale
+    change = loss - old.mean
+    change = ops.where(change > most, most, ops.where(change < -most, -most, change))
+    lower = ops.where((old.batches == 0) | (loss < old.mean), loss, old.mean)
+    move = ops.where(is_early, 0.0 * change, (1.0 - beta) / (1.0 - beta**k) * change)
+    mean = ops.where(is_early, lower, old.mean + move)
+    average = ops.where(is_early, lower, old.average + (old.mean + change - old.average) / k)
+    return mean, move, average, change
+
+
+def _confirm(ops: Ops, old: Rolling, apart: Number, fall: Number) -> tuple[Number, Number, Number, Number]:
+    """Return the share of the fall that slopes confirm, at most 1, and the new slide, steepest slide and reach.
+
+    The average moves by ``2 / (k - 1) (z - x)``. The slopes of fresh gradients along that way, the slide, sum up to the
+    fall of the loss unless gradients were clipped.
+    """
+    slide = _falls(ops, old.slide, 2.0 / ops.where(old.batches == 0, 1.0, old.batches) * apart, old.batches == 0)
+    is_steepest = (slide > old.steepest) & (fall > 0.0)
+    steepest = ops.where(is_steepest, slide, old.steepest)
+    reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
+    is_measured = steepest > 0.0
+    share = ops.where(is_measured, steepest, 1.0) / ops.where(is_measured, ops.maximum(reach, steepest), 1.0)
+    return share, slide, steepest, reach
 
 
 def _falls(ops: Ops, fall: Number, move: Number, is_first: Number) -> Number:
