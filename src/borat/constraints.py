@@ -133,7 +133,7 @@ class Simplex(Projection):
 
 
 def _excess(tensors: list[Tensor], total: float, magnitude: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return the function ``max(magnitude - t, 0)`` with the ``t`` for which its sum over all tensors is ``total``.
+    """Return the function ``max(magnitude - t, 0)``, with ``t`` such that its sum over all tensors is ``total``.
 
     Newton's method on a convex, decreasing, piecewise linear function reaches the root in finitely many passes, without
     the copy and the sorting of the textbook method. It starts where the largest element alone has the sum ``total``.
@@ -170,7 +170,7 @@ def _scale_on_device(tensors: list[Tensor], radius: float) -> None:
 def _excess_on_device(
     magnitudes: Tensor, total: float, magnitude: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """Return the same function without a device sync; sorts, as Newton's method takes an unknown number of passes."""
+    """Return the same function without a device sync, by sorting: the number of Newton's passes is not known before."""
     largest = magnitudes.max()
     below = (magnitudes - largest).sort(descending=True).values
     count = torch.arange(1, len(below) + 1, device=below.device)
@@ -210,7 +210,7 @@ def _over_all(function: Callable[[Tensor], Tensor], tensors: list[Tensor], *, la
         values = [(function(w), _precise(w)) for w in _local(members)]
         parts = [v.to(dtype) if largest else v.sum(dtype=dtype) for v, dtype in values]
         here = combine(torch.stack(parts))
-        results.append(float(sharding.over_mesh(here, members[0], largest=largest)))
+        results.append(float(sharding.reduce_over_mesh(here, members[0], largest=largest)))
     return max(results) if largest else sum(results)
 
 
