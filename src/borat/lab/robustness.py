@@ -97,10 +97,10 @@ def usable(trials: Iterable[Trial], margin: float = MARGIN) -> list[Usable]:
     return results
 
 
-def sentence(results: Sequence[Usable]) -> str:
+def describe_ranges(results: Sequence[Usable]) -> str:
     """Return a summary of the methods that were tried at several learning rates, widest range first.
 
-    >>> sentence([Usable("SGD", (0.1, 1.0), (), 0.0, 0, 2), Usable("ALI-G", (0.1, 1.0), (0.1, 1.0), 1.0, 2, 2)])
+    >>> describe_ranges([Usable("SGD", (0.1, 1.0), (), 0.0, 0, 2), Usable("ALI-G", (0.1, 1.0), (0.1, 1.0), 1.0, 2, 2)])
     'Decades of usable learning rates: 1 for ALI-G, none for SGD.'
     """
     tried = [result for result in results if len(result.tried) > 1]

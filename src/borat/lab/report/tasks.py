@@ -23,7 +23,7 @@ LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge
 RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
 """Columns of the table of runs, by measure."""
 MANY_METHODS = 6
-"""Largest number of methods whose lines over the learning rate can be told apart."""
+"""Largest number of methods whose lines over the learning rate are distinguishable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +201,7 @@ def _place_in_table(config: RunConfig) -> tuple[Any, ...]:
 
 
 def choose(settings: Sequence[Setting], select_on: str) -> Setting:
-    """Return the best setting; one that is running or lost only if no other has finished."""
+    """Return the best setting; a running or lost one only if no other has finished."""
 
     def score(setting: Setting) -> float:
         return float(setting.runs[select_on].mean()) if select_on in setting.runs else math.nan
