@@ -133,7 +133,7 @@ class CpuVectors:
         )
         results = (ctypes.c_double * (pieces * (pieces + 1) + pieces + 1))()
         self._sum("borat_measure", pieces, ctypes.byref(self._metric), results)
-        return np.frombuffer(memoryview(results)).take(_squares(pieces))
+        return np.frombuffer(memoryview(results)).take(_unpack_indices(pieces))
 
     def metric_move(
         self, coefficients: Array, decay: float, average: Average, row: float, *, ok: bool, is_constrained: bool
@@ -169,8 +169,8 @@ class CpuVectors:
 
 
 @cache
-def _squares(pieces: int) -> npt.NDArray[np.intp]:
-    """Return the indices of the two symmetric matrices and the other sums among the kernel's results."""
+def _unpack_indices(pieces: int) -> npt.NDArray[np.intp]:
+    """Return indices that expand the kernel's results: two packed symmetric matrices, then the other sums."""
     i, j = np.indices((pieces, pieces))
     high, low = np.maximum(i, j), np.minimum(i, j)
     pairs = (high * (high + 1) // 2 + low).ravel()

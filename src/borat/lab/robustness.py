@@ -10,7 +10,7 @@ from itertools import groupby
 MARGIN = 0.02
 """Largest distance of a usable accuracy from the best of all methods, in absolute terms (2 points)."""
 LOSS_MARGIN = 0.05
-"""Largest distance of a usable loss from the lowest of all methods, as a share of it."""
+"""Largest distance of a usable loss from the lowest of all methods, as a fraction of it."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Trial:
     method: str
     lr: float
     radius: float | None
-    """The second hyper-parameter of the grid, or None."""
+    """Value of the second hyperparameter of the grid, or None."""
     accuracy: float
     """Accuracy between 0 and 1; NaN for a run that diverged."""
 

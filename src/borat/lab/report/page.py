@@ -84,7 +84,7 @@ def _task(task: TaskGroup) -> dict[str, Any]:
             "form": grid.form,
             "second": grid.second and grid.second.replace("_", " "),
             "lrs": grid.lrs,
-            "seconds": grid.seconds,
+            "secondValues": grid.second_values,
             "panels": {m: [_cell(task, s, *place) for place, s in cells.items()] for m, cells in grid.cells.items()},
         },
         "settings": [_setting(task, setting) for setting in task.settings],

@@ -98,8 +98,9 @@ class ResultGrid:
     """The result over the learning rate and, if it was varied, over a second parameter."""
 
     second: str | None
+    """Key of the second parameter."""
     lrs: tuple[float, ...]
-    seconds: tuple[float | None, ...]
+    second_values: tuple[float | None, ...]
     cells: dict[str, dict[Place, Setting]]
     """Settings by method and place; the best one if further keys were varied."""
 
@@ -161,8 +162,8 @@ class TaskGroup:
             tried.setdefault(setting.method, {}).setdefault(place, []).append(setting)
         cells = {m: {place: choose(same, self.select_on) for place, same in of.items()} for m, of in tried.items()}
         places = {place for of in cells.values() for place in of}
-        seconds = sorted({value for _, value in places}, key=lambda value: (value is None, value))
-        return ResultGrid(second, tuple(sorted({lr for lr, _ in places})), tuple(seconds), cells)
+        second_values = sorted({value for _, value in places}, key=lambda value: (value is None, value))
+        return ResultGrid(second, tuple(sorted({lr for lr, _ in places})), tuple(second_values), cells)
 
     @cached_property
     def usable(self) -> list[Usable]:

@@ -24,7 +24,7 @@ from borat.lab.signals import Interrupted
 from borat.lab.store.run import Run, exclusive, lock_of
 
 PATIENCE = 60.0
-"""Time to wait for a run's folder, in seconds: longer than the worker of another sweep takes to save and end."""
+"""Seconds to wait for a run's folder: more than the worker of another sweep needs to save and end."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from borat.lab.training.tensorboard import Events
 
 EVALUATION_BATCH = 512
 STATISTICS_BATCHES = 16
-"""Number of batches for measuring running statistics at an average."""
+"""Number of batches on which running statistics are measured at an average."""
 PATIENCE = 5.0
 """Seconds to wait for another process to release the run's folder."""
 
