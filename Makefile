@@ -1,4 +1,4 @@
-# make demo       the README's picture on scikit-learn's digits, in two minutes
+# make demo       the lower picture of the README, on scikit-learn's digits, in two minutes
 # make test       lint, types and all tests
 # make test-fast  the core's tests except those that start compilers or trainers, in a minute
 # make sanitize   the C sources on random input, under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -20,19 +20,19 @@ def check_positive(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a positive, finite number, got {value!r}")
 
 
-def check_not_negative(name: str, value: Any) -> None:
+def check_nonnegative(name: str, value: Any) -> None:
     if not is_number(value) or not 0.0 <= value < math.inf:
         raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
 
 
-def check_share(name: str, value: Any) -> None:
+def check_fraction(name: str, value: Any) -> None:
     if not is_number(value) or not 0.0 < value <= 1.0:
         raise ValueError(f"{name} must be a number in (0, 1], got {value!r}")
 
 
-def check_count(name: str, value: Any, *, least: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+def check_count(name: str, value: Any, *, minimum: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name} must be an integer of at least {minimum}, got {value!r}")
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -41,7 +41,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_betas(betas: Any) -> None:
-    """Raise an error unless the betas are in (0, 1) and [0, 1); with a first beta of 0 the average is lost."""
+    """Raise an error unless the betas are in (0, 1) and [0, 1); a first beta of 0 would lose the average."""
     if not isinstance(betas, (tuple, list)) or len(betas) != 2 or not all(is_number(beta) for beta in betas):
         raise ValueError(f"betas must be two numbers, got {betas!r}")
     if not 0.0 < betas[0] < 1.0 or not 0.0 <= betas[1] < 1.0:

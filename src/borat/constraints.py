@@ -58,7 +58,7 @@ class L2Ball(Projection):
         if _are_on_device(tensors):
             _scale_on_device(tensors, self.radius)
             return
-        norm = math.sqrt(_over_all(_squared_norm, tensors))
+        norm = math.sqrt(_reduce(_squared_norm, tensors))
         if norm > self.radius:
             torch._foreach_mul_(_local(tensors), self.radius / norm)
 
@@ -80,7 +80,7 @@ class L1Ball(Projection):
             for w in tensors:
                 w.copy_(torch.where(is_outside.to(w.device), w.sgn() * excess(w), w))
             return
-        if _over_all(torch.abs, tensors) <= self.radius:
+        if _reduce(torch.abs, tensors) <= self.radius:
             return
         excess = _excess(tensors, self.radius, torch.abs)
         for w in _local(tensors):
@@ -133,22 +133,22 @@ class Simplex(Projection):
 
 
 def _excess(tensors: list[Tensor], total: float, magnitude: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return the function ``max(magnitude - t, 0)`` with the ``t`` for which its sum over all tensors is ``total``.
+    """Return the function ``max(magnitude - t, 0)``, with ``t`` such that its sum over all tensors is ``total``.
 
     Newton's method on a convex, decreasing, piecewise linear function reaches the root in finitely many passes, without
     the copy and the sorting of the textbook method. It starts where the largest element alone has the sum ``total``.
     Magnitudes and threshold are measured relative to that element, because the difference of two large numbers would
     lose all digits.
     """
-    largest = _over_all(lambda w: _largest(magnitude(w)), tensors, largest=True)
+    largest = _reduce(lambda w: _largest(magnitude(w)), tensors, largest=True)
     threshold = -total
 
     def excess(w: Tensor) -> Tensor:
-        return (magnitude(w).to(_precise(w)) - largest - threshold).clamp_(min=0.0)
+        return (magnitude(w).to(_sum_dtype(w)) - largest - threshold).clamp_(min=0.0)
 
     while True:
-        above = _over_all(lambda w: excess(w) > 0.0, tensors)
-        new = threshold + (_over_all(excess, tensors) - total) / max(above, 1.0)
+        above = _reduce(lambda w: excess(w) > 0.0, tensors)
+        new = threshold + (_reduce(excess, tensors) - total) / max(above, 1.0)
         if not new > threshold:
             return excess
         threshold = new
@@ -160,7 +160,9 @@ def _scale_on_device(tensors: list[Tensor], radius: float) -> None:
     for w in tensors:
         places.setdefault((w.device, w.dtype), []).append(torch.view_as_real(w) if w.is_complex() else w)
     norm = torch.linalg.vector_norm(
-        _vector([norm for members in places.values() for norm in torch._foreach_norm(members, 2, _precise(members[0]))])
+        _vector(
+            [norm for members in places.values() for norm in torch._foreach_norm(members, 2, _sum_dtype(members[0]))]
+        )
     )
     scale = torch.where(norm > radius, radius / norm, 1.0)
     for members in places.values():
@@ -170,7 +172,7 @@ def _scale_on_device(tensors: list[Tensor], radius: float) -> None:
 def _excess_on_device(
     magnitudes: Tensor, total: float, magnitude: Callable[[Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
-    """Return the same function without a device sync; sorts, as Newton's method takes an unknown number of passes."""
+    """Return the same function without a device sync, by sorting: the number of Newton's passes is not known before."""
     largest = magnitudes.max()
     below = (magnitudes - largest).sort(descending=True).values
     count = torch.arange(1, len(below) + 1, device=below.device)
@@ -178,7 +180,7 @@ def _excess_on_device(
     threshold = (torch.where(is_above, below, 0.0).sum() - total) / is_above.sum()
 
     def excess(w: Tensor) -> Tensor:
-        return (magnitude(w).to(_precise(w)) - largest.to(w.device) - threshold.to(w.device)).clamp_(min=0.0)
+        return (magnitude(w).to(_sum_dtype(w)) - largest.to(w.device) - threshold.to(w.device)).clamp_(min=0.0)
 
     return excess
 
@@ -186,7 +188,7 @@ def _excess_on_device(
 def _vector(tensors: list[Tensor]) -> Tensor:
     """Return all elements as one vector."""
     first = tensors[0]
-    return torch.cat([w.reshape(-1).to(first.device, _precise(first)) for w in tensors])
+    return torch.cat([w.reshape(-1).to(first.device, _sum_dtype(first)) for w in tensors])
 
 
 def _are_on_device(tensors: list[Tensor]) -> bool:
@@ -196,7 +198,7 @@ def _are_on_device(tensors: list[Tensor]) -> bool:
     return torch.compiler.is_compiling() or any(w.device.type != "cpu" for w in tensors)
 
 
-def _over_all(function: Callable[[Tensor], Tensor], tensors: list[Tensor], *, largest: bool = False) -> float:
+def _reduce(function: Callable[[Tensor], Tensor], tensors: list[Tensor], *, largest: bool = False) -> float:
     """Return the sum or the maximum of ``function`` over all elements, including those of other processes.
 
     It takes one transfer for each device and, for sharded tensors, one small collective for each mesh.
@@ -207,10 +209,10 @@ def _over_all(function: Callable[[Tensor], Tensor], tensors: list[Tensor], *, la
     combine = torch.amax if largest else torch.sum
     results = []
     for members in places.values():
-        values = [(function(w), _precise(w)) for w in _local(members)]
+        values = [(function(w), _sum_dtype(w)) for w in _local(members)]
         parts = [v.to(dtype) if largest else v.sum(dtype=dtype) for v, dtype in values]
         here = combine(torch.stack(parts))
-        results.append(float(sharding.over_mesh(here, members[0], largest=largest)))
+        results.append(float(sharding.reduce_over_mesh(here, members[0], largest=largest)))
     return max(results) if largest else sum(results)
 
 
@@ -223,11 +225,11 @@ def _largest(w: Tensor) -> Tensor:
 
 
 def _squared_norm(w: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(w, dtype=_precise(w).to_complex() if w.is_complex() else _precise(w))
+    norm: Tensor = torch.linalg.vector_norm(w, dtype=_sum_dtype(w).to_complex() if w.is_complex() else _sum_dtype(w))
     return norm.square()
 
 
-def _precise(x: Tensor) -> torch.dtype:
+def _sum_dtype(x: Tensor) -> torch.dtype:
     return torch.float32 if x.device.type == "mps" else torch.float64
 
 

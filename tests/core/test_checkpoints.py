@@ -1,4 +1,4 @@
-"""State dicts are snapshots, and loading one that does not fit changes nothing."""
+"""State dicts are snapshots; loading one that does not fit changes nothing."""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ def a_loss_that_is_sharded_itself(folder):
 
 @check
 def tensor_parallel_shards_of_shards(folder):
-    """FSDP over tensor parallelism (needs four processes)."""
+    """Use FSDP over tensor parallelism (needs four processes)."""
     if dist.get_world_size() < 4:
         return
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))

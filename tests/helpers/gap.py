@@ -31,11 +31,11 @@ class Readings:
     lost: Tensor  # l
 
 
-def read(losses: Sequence[float], beta: float = 0.9, square: float = 1e9) -> Readings:
-    """Measure the gap of a sequence of losses. The first deviation, ``START * square``, is too large for clipping."""
+def read(losses: Sequence[float], beta: float = 0.9, gamma: float = 1e9) -> Readings:
+    """Measure the gap of a sequence of losses. The first deviation, ``START * gamma``, is too large for clipping."""
     ops, state, rows = host_ops(1), new_rolling(2), []
     for k, loss in enumerate(losses, start=1):
-        state = measure_gap(ops, state, loss, 0.0, square, beta)[0]._replace(batches=k)
+        state = measure_gap(ops, state, loss, 0.0, gamma, beta)[0]._replace(batches=k)
         rows.append((state.mean, state.average, state.won, state.lost))
     return Readings(*torch.tensor(rows, dtype=torch.float64).T)
 
@@ -51,7 +51,7 @@ class FreeTrace:
         metric: the diagonal of ``D``, with the batch.
         gamma: ``<g, g / D>``.
         taus: the step size ``tau``.
-        dropped: the number of batches that were left out.
+        dropped: the number of dropped batches.
     """
 
     points: Tensor

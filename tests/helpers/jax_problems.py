@@ -1,4 +1,4 @@
-"""Small problems in JAX that several tests train on: those of ``problems``, and the golden trajectories'."""
+"""Small training problems in JAX for several tests: those of ``problems`` and of the golden trajectories."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from borat.jax import BoratState, borat, borat_eval_params, free_borat, free_bor
 
 
 def arrays_of(model: Any) -> list[jax.Array]:
-    """The parameters of a PyTorch model."""
+    """Return the parameters of a PyTorch model."""
     return [jnp.asarray(p.detach().numpy()) for p in model.parameters()]
 
 
 def data_of(batches: Any) -> tuple[jax.Array, jax.Array]:
-    """The batches of a PyTorch test, stacked."""
+    """Return the batches of a PyTorch test, stacked."""
     return tuple(jnp.stack([jnp.asarray(batch[i].numpy()) for batch in batches]) for i in range(2))
 
 
 def cross_entropy(params: Any, x: jax.Array, labels: jax.Array, activation: Callable = jnp.tanh) -> jax.Array:
-    """The loss of a network with two layers."""
+    """Return the loss of a network with two layers."""
     return optax.softmax_cross_entropy_with_integer_labels(outputs(params, x, activation), labels).mean()
 
 
 def hinge(params: Any, x: jax.Array, labels: jax.Array, activation: Callable = jnp.tanh) -> jax.Array:
-    """The multi-class hinge loss of a network with two layers."""
+    """Return the multi-class hinge loss of a network with two layers."""
     scores = outputs(params, x, activation)
     true = jnp.take_along_axis(scores, labels[:, None], axis=1)
     others = scores + 1.0 - jax.nn.one_hot(labels, scores.shape[1])
@@ -43,7 +43,7 @@ def outputs(params: Any, x: jax.Array, activation: Callable) -> jax.Array:
 
 
 def make(method: str, bundle_size: int, *, radius: Any = None, **options: Any) -> Any:
-    """The transformation; its projection is onto a ball."""
+    """Return a transformation; its projection is onto a ball."""
     projection = None if radius is None else partial(optax.projections.projection_l2_ball, scale=radius)
     if method == "free_borat":
         return free_borat(bundle_size, projection=projection, **options)
@@ -54,7 +54,7 @@ def make(method: str, bundle_size: int, *, radius: Any = None, **options: Any) -
 def train(
     method: str, bundle_size: int, params: Any, data: Any, factors: Any, options: Any, loss_of: Callable = cross_entropy
 ) -> tuple[Any, ...]:
-    """One step on each batch, whose loss gets a factor: the parameters, results, numbers and losses after each."""
+    """Take one step on each batch, with a factor on its loss; return parameters, results, numbers and losses."""
     tx = make(method, bundle_size, **options)
 
     def step(carry: Any, batch: Any) -> Any:
@@ -70,5 +70,5 @@ def train(
 
 
 def flat(trees: Any) -> np.ndarray:
-    """Stacked parameters as one vector for each step."""
+    """Return stacked parameters as one vector for each step."""
     return np.concatenate([np.asarray(x).reshape(len(x), -1) for x in jax.tree.leaves(trees)], axis=1)

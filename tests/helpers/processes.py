@@ -22,7 +22,7 @@ PRELOADED = (
 
 
 def start_warm(target: Callable[..., object], *arguments: object, **environment: str) -> BaseProcess:
-    """Call a function, with environment variables, in a new process that has the large libraries imported already."""
+    """Call a function in a new process with environment variables; large libraries are already imported."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOADED])
     variables = {**os.environ, **environment}
@@ -38,7 +38,7 @@ def _call_in(variables: dict[str, str], target: Callable[..., object], *argument
 
 
 def start_borat(*words: str, output: str | Path = os.devnull, leader: bool = False, **environment: str) -> BaseProcess:
-    """Start the command ``borat`` warm, with its output in a file, which may be a terminal.
+    """Start the command ``borat`` like :func:`start_warm`, with its output in a file, which may be a terminal.
 
     As the leader of a process group it receives signals together with its child processes, as in a terminal.
     """
@@ -70,7 +70,7 @@ def _say(path: str | Path, *streams: int) -> None:
 
 
 def start_program(code: str, folder: Path, *words: str, **environment: str) -> BaseProcess:
-    """Run code as a program in a folder, in a new process that has the large libraries imported already."""
+    """Run code as a program in a folder, in a new process; large libraries are already imported."""
     return start_warm(_run_here, code, folder, words, **environment)
 
 

@@ -1,4 +1,4 @@
-"""Slow, literal twins of the library: the paper's algorithms, line by line, on plain vectors."""
+"""Slow, literal reference implementations: the algorithms line by line, on plain vectors."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def free_borat(
     eps: float = 1e-8,
     project: Callable[[Vector], Vector] = lambda w: w,
 ) -> Iterator[tuple[Vector, Vector, Vector, Vector]]:
-    """FreeBORAT's six steps, one after the other: yields y, x, z and the weights of the pieces after each batch.
+    """Run FreeBORAT's six steps one after the other; yield y, x, z and the weights of the pieces after each batch.
 
-    Pieces carry their values at the centre along, by what it really moved. ``lr`` and ``weight_decay`` may differ
+    Pieces update their values at the centre by its actual move. ``lr`` and ``weight_decay`` may differ
     between the coordinates, as they do with parameter groups. No batch is an outlier.
     """
     beta, beta2 = betas

@@ -42,7 +42,7 @@ def rosenbrock(params):
 
 
 def step_of(tx, loss_of=parabola):
-    """One step as a user writes it."""
+    """Return a training step, as a user writes it."""
 
     def step(params, state, *batch):
         loss, grads = jax.value_and_grad(loss_of)(params, *batch)
@@ -54,7 +54,7 @@ def step_of(tx, loss_of=parabola):
 
 @partial(jax.jit, static_argnums=(0, 2, 3))
 def run(tx, params, steps, loss_of=parabola):
-    """So many steps: the parameters, the result and the state."""
+    """Take steps; return the parameters, the result and the state."""
     step = step_of(tx, loss_of)
     params, state = jax.lax.fori_loop(0, steps, lambda _, carry: step(*carry), (params, tx.init(params)))
     return params, result_of(tx, state, params), state
@@ -116,7 +116,7 @@ def test_unknown_arguments_are_ignored_and_nothing_is_compiled_twice(make):
 @over_methods
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_shapes_and_dtypes_stay(make, dtype):
-    """Of updates as of parameters, and of states; numbers are float32, or float64 with x64, whatever the loss is."""
+    """Updates and states have those of the parameters; numbers are float32, or float64 with x64, for any loss."""
     with jax.enable_x64(dtype == "float64"):
         tx, params = make(), jax.tree.map(lambda p: jnp.asarray(p, dtype), PARAMS)
         state = tx.init(params)
@@ -211,7 +211,7 @@ def rosenbrock_of_four(params):
 
 
 def test_chain_masks_and_labels():
-    """The result is found inside; parameters of other transformations stay as they are."""
+    """The result is found in nested states; parameters of other transformations do not change."""
     labels = {"w": "free", "b": "sgd"}
     sgd = optax.with_extra_args_support(optax.sgd(0.1))
     makers = {"free": optax.chain(optax.clip_by_global_norm(1e9), free_borat()), "sgd": sgd, "none": borat()}
@@ -228,7 +228,7 @@ def test_chain_masks_and_labels():
 
 @over_methods
 def test_batches_that_are_not_finite_are_dropped(make):
-    """By themselves; apply_if_finite, which looks at gradients only, hides those from them."""
+    """Without apply_if_finite, which checks gradients only and hides such batches from the transformation."""
     for tx, own in ((make(), lambda s: s), (optax.apply_if_finite(make(), 5), lambda s: s.inner_state)):
         update = jax.jit(tx.update)
         params, state = jax.jit(step_of(tx))(PARAMS, tx.init(PARAMS))
@@ -243,7 +243,7 @@ def test_batches_that_are_not_finite_are_dropped(make):
 
 
 def test_a_square_that_overflows_drops_the_batch():
-    """Else the metric would be infinite for ever."""
+    """Otherwise the metric would stay infinite."""
     tx, params = free_borat(), jnp.ones(3)
     updates, state = jax.jit(tx.update)(jnp.array([1e25, 1.0, 1.0]), tx.init(params), params, value=1.0)
     assert float(abs(updates).max()) == 0.0
@@ -255,7 +255,7 @@ def test_a_square_that_overflows_drops_the_batch():
 )
 @pytest.mark.parametrize("is_one_cpu", [False, True])
 def test_sums_are_accurate(shape, is_one_cpu, monkeypatch):
-    """Arrays so large that a sum in float32, element after element, would lose a thousandth."""
+    """The arrays are so large that a sequential sum in float32 would have an error of a thousandth."""
     monkeypatch.setattr(vectors, "_is_one_cpu", lambda: is_one_cpu)
     g = jnp.full(shape, 0.1)
     tx = borat(bundle_size=2)
@@ -265,7 +265,7 @@ def test_sums_are_accurate(shape, is_one_cpu, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(300, 150), (17, 53, 8, 8)])
 def test_blocks_of_long_arrays_make_the_same_step(shape, monkeypatch):
-    """The last elements of a size that no block divides count as well, also with vmap."""
+    """Sizes that are no multiple of the block lose no elements, also with vmap."""
     rng = np.random.default_rng(0)
 
     def train(is_one_cpu, params, *grads):
@@ -289,7 +289,7 @@ def test_blocks_of_long_arrays_make_the_same_step(shape, monkeypatch):
 
 @pytest.mark.parametrize("is_one_cpu", [False, True])
 def test_a_parameter_that_is_not_finite_leaves_the_state_consistent(is_one_cpu, monkeypatch):
-    """A projection may make one: the batch counts, so its gradient is kept. Later batches are dropped."""
+    """A projection may yield one: the batch is not dropped, so its gradient is stored. Later batches are dropped."""
     monkeypatch.setattr(vectors, "_is_one_cpu", lambda: is_one_cpu)
     monkeypatch.setattr(vectors, "_BLOCK", 1 << 13)
     params, g = jnp.ones(1 << 14), jnp.ones(1 << 14)
@@ -307,7 +307,7 @@ def test_a_parameter_that_is_not_finite_leaves_the_state_consistent(is_one_cpu, 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_a_step_replaces_arrays_in_place(weight_decay, monkeypatch):
-    """Beside the parameters, which are donated, a step needs the sums of blocks only."""
+    """Apart from the donated arrays, a step allocates only the sums of blocks."""
     monkeypatch.setattr(vectors, "_is_one_cpu", lambda: True)
     tx, params = free_borat(weight_decay=weight_decay), jnp.zeros((1024, 2048))
     step = jax.jit(step_of(tx, lambda x, g: (x * g).sum()), donate_argnums=(0, 1))
@@ -316,7 +316,7 @@ def test_a_step_replaces_arrays_in_place(weight_decay, monkeypatch):
 
 
 def test_trees_of_unusual_leaves():
-    """Numbers, arrays without elements, None and several dtypes, each of which stays."""
+    """Numbers, empty arrays, None and several dtypes are preserved."""
     params = {"x": jnp.ones(()), "none": None, "empty": jnp.zeros((2, 0, 3000)), "half": jnp.ones(3, jnp.bfloat16)}
     for make in METHODS.values():
         tx = make()
@@ -330,7 +330,7 @@ def test_trees_of_unusual_leaves():
 
 @over_methods
 def test_updates_are_differentiable(make):
-    """As for hyperparameters that are learned by gradients."""
+    """Hyperparameters can be learned by gradients."""
 
     def loss_after_steps(lr):
         tx, params = make(learning_rate=lr), jnp.array([1.0, -2.0, 0.5])
@@ -377,7 +377,7 @@ def regression_data(batches=6):
 
 @over_methods
 def test_sharded_arrays_and_averaged_losses(make):
-    """Parameters sharded under jit, and batches spread over an axis: as on one device."""
+    """Sharded parameters under jit, and batches spread over an axis, give the same result as one device."""
     mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
     tx, named = make(), make(axis_name="data")
     step = jax.jit(step_of(tx, regression))

@@ -1,4 +1,4 @@
-"""In float64 the transformations are the authors' trajectories, the literal twins, and the PyTorch optimizers."""
+"""In float64, the transformations equal the authors' trajectories, the literal twins and the PyTorch optimizers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ FREE = {
 
 
 def options_of(lr=None, betas=(0.9, 0.99), aim=None, radius=NO_BALL, **options):
-    """FreeBORAT's options by their names in JAX: all numbers are traced, so that cases share a compilation."""
+    """Return FreeBORAT's options by their names in JAX; numbers are traced, so that cases share a compilation."""
     defaults = {"lower_bound": 0.0, "weight_decay": 0.0, "eps": 1e-8}
     own = {"learning_rate": 1.0 if lr is None else lr, "b1": betas[0], "b2": betas[1], "radius": radius}
     return {**defaults, **own, **options, **({} if aim is None else {"aim": aim})}
@@ -136,7 +136,7 @@ TORCH = {
 
 @pytest.mark.parametrize("case", TORCH)
 def test_equals_pytorch_with_dropped_batches(case):
-    """A loss that is not finite, also within a bundle, and gradients far longer than those before."""
+    """Batches are dropped for a non-finite loss, also within a bundle, and for outliers among the gradients."""
     method, size, options = TORCH[case]
     radius = options.get("radius")
     data = batches(24)

@@ -45,7 +45,7 @@ def gradient(loss, w):
 
 
 def scalar(loss, start, **constants):
-    """A problem in one dimension with the solution 0."""
+    """Return a problem in one dimension with the solution 0."""
     point = torch.tensor([start], dtype=torch.float64)
     return Problem([lambda w: loss(w).sum()], point, torch.zeros(1, 1, dtype=torch.float64), **constants)
 

@@ -1,8 +1,8 @@
 """BORAT's bundle in numbers: Algorithm 2 without its vectors.
 
 Notation of the paper: piece ``n`` has the gradient ``g_n`` and the offset ``b_n``; ``Q[n, k] = sum over groups of
-lr * <g_n, g_k>``; ``alpha`` are the weights of the pieces, the bound's last. Shapes are fixed: pieces that have not
-arrived yet are copies of the bound, and their weights are a part of its weight.
+lr * <g_n, g_k>``; ``alpha`` are the weights of the pieces, the bound's last. Shapes are fixed: pieces that are still
+missing are copies of the bound, and their weights are a part of its weight.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Bundle(NamedTuple):
     gram: Numbers  # ``<g_n, g_k>`` for each parameter group, of shape ``(G, P, P)``
     offsets: Numbers  # ``b_n``, measured from the bound
     alpha: Numbers  # the weights, the bound's last if there is one
-    lr: Numbers  # the learning rates that the bundle was opened with
-    lower_bound: Number  # the bound that the bundle was opened with
+    lr: Numbers  # the learning rates at the first piece
+    lower_bound: Number  # the bound at the first piece
     position: Number  # the number of pieces so far
     updates: Number  # the number of completed updates
     zeros: Number  # the number of those that made no step
@@ -37,7 +37,7 @@ class BundleStep(NamedTuple):
     """The move of the vectors for a batch."""
 
     ok: Number  # False if the batch is dropped
-    row: Number  # the row for the new gradient, if it is kept
+    row: Number  # the row for the new gradient, if it is stored
     coefficients: Numbers  # step from the centre along each piece's negative gradient, for each parameter group
     completes: Number  # True if the step completes an update; False if it leads to a trial point
 
@@ -50,7 +50,7 @@ def new_bundle(bundle_size: int, groups: int) -> Bundle:
 
 
 def add_group(bundle: Bundle) -> Bundle:
-    """Return a bundle with one more parameter group, on which the pieces so far do not depend."""
+    """Return the bundle with one more parameter group, on which the pieces so far do not depend."""
     gram = np.concatenate((bundle.gram, np.zeros((1, *bundle.gram.shape[1:]))))
     return bundle._replace(gram=gram, lr=np.append(bundle.lr, 0.0))
 
@@ -131,7 +131,7 @@ def add_piece(
 
 
 def coefficients_of(bundle: Bundle) -> Numbers:
-    """Return the last solution's step along each piece's negative gradient, for each parameter group."""
+    """Return the step of the last solution along each piece's negative gradient, for each parameter group."""
     pieces = len(bundle.offsets)
     return bundle.lr[:, None] * (bundle.alpha[:pieces] * (np.arange(pieces) < bundle.position))
 

@@ -3,8 +3,8 @@
     maximise  D(alpha) = b'alpha - 1/2 alpha'Q alpha   over  alpha >= 0, sum(alpha) = 1
 
 On the support of a solution all derivatives ``r = b - Q alpha`` are equal, and no other derivative is larger
-(Proposition 1). The paper's Algorithm 1 tries all supports. This active-set method is as exact: it moves from support
-to support and raises the value with every step. ``dual.c`` implements the same method and is faster.
+(Proposition 1). The paper's Algorithm 1 tries all supports. This active-set method is exact as well: it moves from
+support to support, and every step increases the value. ``dual.c`` is a faster implementation of the same method.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Functions that the algorithms need besides operators, for each kind of number.
 
-On the host, scalars are Python floats and vectors are NumPy arrays. On a device both are tensors whose values are never
-read: a branch becomes a ``where``.
+On the host, scalars are Python floats and vectors are NumPy arrays. On a device, both are tensors whose values are
+never read: branches become ``where``.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def replace(state: Any, **changes: Any) -> Any:
     return kind(*[changes[name] if name in changes else getattr(state, name) for name in kind._fields])
 
 
-def fold(ops: Ops, alpha: Numbers, present: Numbers) -> Numbers:
-    """Add the weights of missing pieces to that of the constant piece, of which they are copies."""
+def merge_missing(ops: Ops, alpha: Numbers, present: Numbers) -> Numbers:
+    """Add the weights of missing pieces, which are copies of the constant piece, to its weight."""
     if isinstance(present, np.ndarray) and present.all():
         return alpha
     pieces, constant = ops.split(alpha, (len(present), 1))

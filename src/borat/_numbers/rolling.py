@@ -1,8 +1,9 @@
 """FreeBORAT's rolling bundle in numbers: steps 2 to 5 of the algorithm without its vectors.
 
-Each batch adds a piece and the oldest leaves. A piece is an affine function, kept as its gradient (a row of the
-optimizer's state) and its value at the origin: its value at the centre is measured anew for every step, wherever decay,
-a projection or the user has put the centre. Shapes are fixed: rows without a gradient count as copies of the target.
+Each batch adds a piece and removes the oldest. A piece is an affine function, stored as its gradient (a row of the
+optimizer's state) and its value at the origin: its value at the centre is computed again for every step, because weight
+decay, a projection or the user may have moved the centre. Shapes are fixed: rows without a gradient count as copies of
+the target.
 """
 
 from __future__ import annotations
@@ -12,49 +13,50 @@ from typing import NamedTuple
 
 import numpy as np
 
-from borat._numbers.ops import Number, Numbers, Ops, choose, fold, polyak_step, replace
+from borat._numbers.ops import Number, Numbers, Ops, choose, merge_missing, polyak_step, replace
 from borat._numbers.step_info import StepInfo, describe
 
 AIM = 0.5
-"""Share of the gap that a step aims to close."""
+"""Fraction of the gap that a step aims to close."""
 WON = 9.0
-"""The gap in units of what was won so far."""
-START, FADE = 0.01, 0.97  # the first step size in the metric, and the factor by which it fades with each batch
+"""Factor from the progress so far to the gap."""
+START, FADE = 0.01, 0.97
+"""First step size in the metric, and its decay with each batch."""
 REACH = 0.25
-"""Share of the largest fall that the largest slide is compared with at least."""
+"""Fraction of the largest fall since the largest slide that the slide is compared with, if more than the fall then."""
 CALM, CLEAR = 0.04, 10.0
-"""Noise limits a step to ``CALM sqrt(k) + (moved / (CLEAR rise))^2`` of the mean step so far, or of the first."""
+"""Noise limits a step to ``CALM sqrt(k) + (moved / (CLEAR rise))^2`` times the mean step so far, or the first step."""
 CONFIRMED = 0.5
-"""Share of the largest slide above which fresh gradients confirm the progress, so that noise is no limit."""
+"""Fraction of the largest slide above which fresh gradients confirm the progress, so that noise sets no limit."""
 CLIP = 10.0
 """Largest change of the loss, in mean absolute deviations, that counts in its means."""
 OUTLIER = 1000.0
-"""A batch is left out if its ``<g, g / D>`` exceeds this multiple of the mean so far."""
+"""A batch is dropped as an outlier if its ``<g, g / D>`` exceeds this multiple of the mean so far."""
 
 
 class Rolling(NamedTuple):
     """The numbers from one batch to the next."""
 
     batches: Number  # the number of batches taken, ``k``
-    updates: Number  # the number of updates; an outlier among the first two batches makes k begin anew
-    at_origin: Numbers  # the values at the origin of the kept pieces, by row
-    mean: Number  # the running mean ``m`` of the loss, corrected for its start
+    updates: Number  # the number of updates; an outlier among the first two batches resets k
+    at_origin: Numbers  # the values at the origin of the stored pieces, by row
+    mean: Number  # the running mean ``m`` of the loss, with bias correction
     average: Number  # the mean ``r`` of all losses
     deviation: Number  # the mean absolute deviation of the losses from the running mean
     last: Number  # the last loss, clipped
-    rise: Number  # the mean rise of the loss from one batch to the next, 0 where it falls; later ones weigh more
-    won: Number  # ``w``, how far the loss is below its average, forgotten like ``1 / sqrt(k)``
-    lost: Number  # how far the running mean is above its lowest value, forgotten like ``1 / sqrt(k)``
-    fall: Number  # how far the running mean is below its highest value
-    slide: Number  # the same of the curve that the slopes of fresh gradients draw
+    rise: Number  # the mean rise of the loss from one batch to the next; falls count as 0, later batches weigh more
+    won: Number  # ``w``, the progress: the distance of the loss below its average, decaying like ``1 / sqrt(k)``
+    lost: Number  # ``l``, the distance of the running mean above its lowest value, decaying like ``1 / sqrt(k)``
+    fall: Number  # the distance of the running mean below its highest value
+    slide: Number  # the same for the curve of the loss that the slopes of fresh gradients reconstruct
     steepest: Number  # the largest slide so far
-    reach: Number  # the fall when the slide was largest, or a quarter of the largest fall since
+    reach: Number  # the fall at the time of the largest slide, or a quarter of the largest fall since if that is more
     gaps: Number  # the sum of the gaps
     squares: Number  # the sum of ``<g, g / D>``, each in the metric of its batch
     usual: Number  # the Polyak step size for both sums
-    beta: Number  # with which the model was put at ``y``; a schedule may have changed it since
+    beta: Number  # the ``beta`` with which ``y`` was computed; a schedule may have changed it since
     zeros: Number  # the number of batches that made no step
-    left_out: Number  # 1 if the last batch was left out as an outlier
+    left_out: Number  # 1 if the last batch was dropped as an outlier
     dropped: Number  # the number of dropped batches, outliers included
     dropped_loss: Number  # the loss of the last of them
     margin: Number  # the smallest value of loss minus lower bound so far
@@ -64,12 +66,12 @@ class RollingStep(NamedTuple):
     """The step of a batch."""
 
     ok: Number  # False if the batch is dropped
-    completes: Number  # the same: every batch that is taken is an update
-    row: Number  # the row for the new gradient, if any is kept
-    coefficients: Numbers  # how far to go against each piece's gradient in the metric, for each parameter group
+    completes: Number  # the same: every batch that is not dropped is an update
+    row: Number  # the row for the new gradient, if any is stored
+    coefficients: Numbers  # step along each piece's negative gradient in the metric, for each parameter group
     decay: Numbers  # the factor of weight decay, ``lr * tau``, for each parameter group
-    pull: Number  # the share of the average that stays, ``1 - 2 / (k + 1)``
-    ratio: Number  # by which ``beta`` has changed
+    pull: Number  # the weight of the old average in the new one, ``1 - 2 / (k + 1)``
+    ratio: Number  # the new ``beta`` over the old one
 
 
 class RollingInfo(NamedTuple):
@@ -101,7 +103,7 @@ def columns(pieces: int) -> tuple[int, int, int, int]:
 
 
 def metric_memory(beta2: Number, batches: Number) -> Number:
-    """Return the decay of the mean square: corrected for its start, it is a ``beta2`` that grows from 0."""
+    """Return the decay of the mean square: a ``beta2`` that grows from 0, which amounts to bias correction."""
     return beta2 * (1.0 - beta2**batches) / (1.0 - beta2 ** (batches + 1))
 
 
@@ -118,7 +120,7 @@ def roll(
     longest: float,
     largest: float,
 ) -> tuple[Rolling, RollingInfo, RollingStep]:
-    """Take a batch: add its piece, solve the dual, and find the step.
+    """Process a batch: add its piece, solve the dual, and compute the step.
 
     Args:
         ops: the functions of the kind of number.
@@ -126,53 +128,53 @@ def roll(
         loss: the loss at ``y``.
         products: the inner products of :func:`columns`, for each parameter group.
         lower_bound: a lower bound of the loss, for a fixed ``aim``.
-        aim: a fixed share of the way to the lower bound, or None.
+        aim: a fixed fraction of the distance to the lower bound, or None.
         longest: the length of the longest step that the parameters can take.
         largest: the largest coefficient that the vectors can take.
     """
     rows = len(old.at_origin)
     pieces, groups = rows + 1, len(products)
-    k, warmth = old.batches + 1, 1.0 - beta ** (old.batches + 1)
-    squares = ops.split(products, columns(pieces))[1]
-    gram, _, slopes, apart = ops.split(products.sum(0), columns(pieces))
-    apart = apart.sum()
+    k, warmup = old.batches + 1, 1.0 - beta ** (old.batches + 1)
+    step_grams = ops.split(products, columns(pieces))[1]
+    gram, _, slopes, to_centre = ops.split(products.sum(0), columns(pieces))
+    to_centre = to_centre.sum()
 
-    # 2. The value of the new piece at the centre, and at the origin, where it is kept.
-    value = loss + apart
+    # 2. The value of the new piece at the centre, and at the origin, which is stored.
+    value = loss + to_centre
     at_origin = value - ops.split(slopes, (rows, 1))[1].sum()
 
     # 3. The gap, the target and the cap.
-    square = ops.split(gram, (pieces**2 - 1, 1))[1].sum()
-    known, gap = measure_gap(ops, old, loss, apart, square, beta)
+    gamma = ops.split(gram, (pieces**2 - 1, 1))[1].sum()
+    measured, gap = measure_gap(ops, old, loss, to_centre, gamma, beta)
     if aim is None:
-        target = value - AIM * warmth * gap
-        known = replace(known, usual=polyak_step(ops, known.gaps, known.squares))
-        eta = ops.minimum(polyak_step(ops, gap, square), known.usual)
+        target = value - AIM * warmup * gap
+        measured = replace(measured, usual=polyak_step(ops, measured.gaps, measured.squares))
+        eta = ops.minimum(polyak_step(ops, gap, gamma), measured.usual)
     else:
         gap = value - lower_bound
         gap = ops.where(gap > 0.0, gap, 0.0 * gap)
-        target = lower_bound + gap * (1.0 - aim * warmth)
-        eta = polyak_step(ops, gap, square)
+        target = lower_bound + gap * (1.0 - aim * warmup)
+        eta = polyak_step(ops, gap, gamma)
 
     # 4. The dual, with values measured from the new piece's.
     present = (ops.index < old.batches) | (ops.index == rows)
     values = ops.where(present, ops.join(old.at_origin, at_origin) + slopes, target)
     b = ops.join(values, target)
     Q = ops.pad(eta * gram.reshape(pieces, pieces))
-    alpha = fold(ops, ops.dual(Q, b - value), present & (eta > 0.0))
+    alpha = merge_missing(ops, ops.dual(Q, b - value), present & (eta > 0.0))
 
     # 5. The step, unless it leaves the range of the parameters' numbers, is NaN, or the batch is an outlier.
     weights = eta * ops.split(alpha, (pieces, 1))[0]
-    squared_norm = weights @ (lr**2 @ squares).reshape(pieces, pieces) @ weights
+    squared_norm = weights @ (lr**2 @ step_grams).reshape(pieces, pieces) @ weights
     norm = ops.sqrt(ops.where(squared_norm > 0.0, squared_norm, 0.0 * loss))
     coefficients = lr.reshape(groups, 1) * weights
     ok = (norm + 0.0 * (at_origin + alpha.sum()) <= longest) & (abs(coefficients).sum() <= largest)
-    is_outlier = _is_outlier(old, square) & ok & (aim is None)
+    is_outlier = _is_outlier(old, gamma) & ok & (aim is None)
     ok = ok & (is_outlier == False)  # noqa: E712
     row = old.batches % rows if rows else 0
     margin = loss - lower_bound
     taken = replace(
-        known,
+        measured,
         batches=k,
         updates=old.updates + 1,
         at_origin=ops.where(ops.split(ops.index, (rows, 1))[0] == row, at_origin, old.at_origin),
@@ -203,38 +205,38 @@ def roll(
 
 
 def measure_gap(
-    ops: Ops, old: Rolling, loss: Number, apart: Number, square: Number, beta: Number
+    ops: Ops, old: Rolling, loss: Number, to_centre: Number, gamma: Number, beta: Number
 ) -> tuple[Rolling, Number]:
-    """Estimate what is left to win from what was won so far.
+    """Estimate the remaining gap from the progress so far; return the numbers with this batch, and the gap.
 
-    If the loss falls like ``f* + C k^-p``, its average so far is above it by ``p / (1 - p)`` of what is left: for ``p =
-    1/2``, the rate of stochastic methods, by the gap itself. If the loss has risen, it can fall by as much again. Both
-    are differences of losses, so no bound has to be known. Slopes convert them to units of the gradient, which may be
-    clipped. If losses scatter more than their mean moves, most of what seems to be won is noise, which limits the gap
-    unless fresh gradients confirm the progress.
+    If the loss falls like ``f* + C k^-p``, its average so far exceeds it by ``p / (1 - p)`` times the remaining gap:
+    for ``p = 1/2``, the rate of stochastic methods, by the gap itself. If the loss has risen, it can fall by as much
+    again. Both are differences of losses, so no bound has to be known. Slopes convert them to units of the gradient,
+    which may be clipped. If losses scatter more than their mean moves, most of the measured progress is noise, which
+    limits the gap unless fresh gradients confirm the progress.
 
-    ``apart`` is ``<g, z - y>``, ``square`` is ``<g, g / D>``. Return the numbers with this batch, and the gap.
+    ``to_centre`` is ``<g, z - y>``, ``gamma`` is ``<g, g / D>``.
     """
     k, is_first = old.batches + 1, old.batches == 0
     mean, move, average, change = _smooth(ops, old, loss, beta)
     fade = (old.batches / k) ** 0.5
     won = ops.maximum(average - mean, fade * old.won)
-    lost = _falls(ops, fade * old.lost, -move, is_first)
-    fall = _falls(ops, old.fall, move, is_first)
-    confirmed, slide, steepest, reach = _confirm(ops, old, apart, fall)
+    lost = _drawdown(ops, fade * old.lost, -move, is_first)
+    fall = _drawdown(ops, old.fall, move, is_first)
+    confirmed, slide, steepest, reach = _confirm(ops, old, to_centre, fall)
     jump = old.mean + change - old.last
     rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0, jump) - old.rise)
     is_noisy = (rise > 0.0) & (slide <= CONFIRMED * steepest)
     clear = ops.maximum(fall, lost) / ops.where(is_noisy, CLEAR * rise, 1.0)
-    usual = ops.where(old.usual > START, old.usual, START) * square
+    usual = ops.where(old.usual > START, old.usual, START) * gamma
     limit = ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
-    gap = ops.minimum((WON * won + lost) * confirmed, limit) + FADE**k * START * square
+    gap = ops.minimum((WON * won + lost) * confirmed, limit) + FADE**k * START * gamma
     before = ops.where(is_first, 1.0, old.batches)
     return replace(
         old,
         mean=mean,
         average=average,
-        deviation=ops.where(is_first, START * square, old.deviation + (abs(change) - old.deviation) / before),
+        deviation=ops.where(is_first, START * gamma, old.deviation + (abs(change) - old.deviation) / before),
         last=ops.where(is_first, loss, old.mean + change),
         rise=rise,
         won=won,
@@ -244,15 +246,15 @@ def measure_gap(
         steepest=steepest,
         reach=reach,
         gaps=ops.where(is_first, gap, old.gaps + gap),
-        squares=ops.where(is_first, square, old.squares + square),
+        squares=ops.where(is_first, gamma, old.squares + gamma),
     ), gap
 
 
 def _smooth(ops: Ops, old: Rolling, loss: Number, beta: Number) -> tuple[Number, Number, Number, Number]:
     """Return the running mean of the loss, its move, the average of all losses, and the change that enters them.
 
-    The change, from the running mean to the loss, is clipped. Of the first two losses, either may be an explosion, so
-    that the lower one counts.
+    The change, from the running mean to the loss, is clipped. Either of the first two losses may be an outlier, so the
+    lower one counts.
     """
     k, is_early = old.batches + 1, (old.batches == 0) | (old.batches == 1)
     most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses have no scale
@@ -265,13 +267,14 @@ def _smooth(ops: Ops, old: Rolling, loss: Number, beta: Number) -> tuple[Number,
     return mean, move, average, change
 
 
-def _confirm(ops: Ops, old: Rolling, apart: Number, fall: Number) -> tuple[Number, Number, Number, Number]:
+def _confirm(ops: Ops, old: Rolling, to_centre: Number, fall: Number) -> tuple[Number, Number, Number, Number]:
     """Return the share of the fall that slopes confirm, at most 1, and the new slide, steepest slide and reach.
 
-    The average moves by ``2 / (k - 1) (z - x)``. The slopes of fresh gradients along that way, the slide, sum up to the
+    The average moves by ``2 / (k - 1) (z - x)``. The slopes of fresh gradients along its path, the slide, add up to the
     fall of the loss unless gradients were clipped.
     """
-    slide = _falls(ops, old.slide, 2.0 / ops.where(old.batches == 0, 1.0, old.batches) * apart, old.batches == 0)
+    is_first = old.batches == 0
+    slide = _drawdown(ops, old.slide, 2.0 / ops.where(is_first, 1.0, old.batches) * to_centre, is_first)
     is_steepest = (slide > old.steepest) & (fall > 0.0)
     steepest = ops.where(is_steepest, slide, old.steepest)
     reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
@@ -280,19 +283,19 @@ def _confirm(ops: Ops, old: Rolling, apart: Number, fall: Number) -> tuple[Numbe
     return share, slide, steepest, reach
 
 
-def _falls(ops: Ops, fall: Number, move: Number, is_first: Number) -> Number:
-    """Return how far a curve is below its highest value after a move of it."""
-    fall = fall - move
-    return ops.where((fall > 0.0) & (is_first == False), fall, 0.0 * fall)  # noqa: E712
+def _drawdown(ops: Ops, old: Number, move: Number, is_first: Number) -> Number:
+    """Return the distance of a curve below its highest value after a move, given the distance before it."""
+    new = old - move
+    return ops.where((new > 0.0) & (is_first == False), new, 0.0 * new)  # noqa: E712
 
 
-def _is_outlier(old: Rolling, square: Number) -> Number:
-    """Return True if the gradient is far longer than those before; of the first two batches, either may be.
+def _is_outlier(old: Rolling, gamma: Number) -> Number:
+    """Return True if the batch is an outlier: its gradient is far longer than those before.
 
-    No two batches in a row are left out.
+    Either of the first two batches may be the outlier. Two batches in a row are never dropped.
     """
-    is_long = (old.batches > 0) & (square * old.batches > OUTLIER * old.squares)
-    first_was_long = (old.batches == 1) & (square * OUTLIER**2 < old.squares) & (square > 0.0)  # and so is its metric
+    is_long = (old.batches > 0) & (gamma * old.batches > OUTLIER * old.squares)
+    first_was_long = (old.batches == 1) & (gamma * OUTLIER**2 < old.squares) & (gamma > 0.0)  # and so is its metric
     return (is_long | first_was_long) & (old.left_out == 0) & (old.squares > 0.0)
 
 

@@ -31,12 +31,12 @@ _WAYS_TO_PASS_THE_LOSS = (
     "call step(loss=loss) after loss.backward(), step(closure) with a closure that computes the loss and its "
     "gradients, or step(lambda: loss); if a trainer calls step(), call observe(loss) before it does"
 )
-_SYNCHRONOUS = ("cpu", "meta")  # device types without a queue of operations
+_SYNCHRONOUS = ("cpu", "meta")  # device types that execute operations immediately
 _WITHOUT_FLOAT64 = ("mps",)
 
 
 class LossOptimizer(Optimizer):
-    """Base class of the optimizers, which use the loss of each batch and train at a point that is not their result."""
+    """Base class of optimizers that use the loss of each batch, and whose result differs from the trained point."""
 
     same_batch = False
     """True if ``step(closure)`` measures all pieces of a bundle on the closure's batch."""
@@ -144,7 +144,7 @@ class LossOptimizer(Optimizer):
         call the optimizer's ``zero_grad`` instead.
         """
         check_loss(loss)
-        value = sharding.whole(loss.detach()).reshape(()).clone() if isinstance(loss, Tensor) else loss
+        value = sharding.full_tensor(loss.detach()).reshape(()).clone() if isinstance(loss, Tensor) else loss
         self._observed = self._observed.plus(value, self._all_params())
 
     def forget_observed(self) -> None:
@@ -204,7 +204,7 @@ class LossOptimizer(Optimizer):
         return state
 
     def _has_pieces(self, state: Any) -> bool:
-        """Return True if the bundle has pieces: its parameters then take part even without a gradient."""
+        """Return True if the bundle has pieces; if so, its parameters take part even without a gradient."""
         raise NotImplementedError
 
     def _describe(self, info: Any) -> StepInfo:
@@ -254,7 +254,7 @@ class LossOptimizer(Optimizer):
                 return
             loss = math.nan  # all processes drop the batch; returning here would leave the others waiting
         if isinstance(loss, Tensor) and type(loss) is not Tensor:
-            loss = sharding.whole(loss)
+            loss = sharding.full_tensor(loss)
         if not self._is_projected:
             self._is_projected = self._project(self._all_params())
         if torch.compiler.is_compiling():
@@ -292,7 +292,7 @@ class LossOptimizer(Optimizer):
     def _is_on_device(self) -> bool:
         """Return True if the numbers of the next step stay on the device.
 
-        Exceptions are large bundles, which have too many supports to try all at once, and sharded parameters, whose
+        Large bundles do not, because they have too many supports to try all at once; nor do sharded parameters, whose
         products are summed over several process groups.
         """
         if self.capturable is False or self.same_batch or self.param_groups[0]["bundle_size"] > LIMIT:
@@ -407,7 +407,7 @@ class LossOptimizer(Optimizer):
             if value is not first[key] and value != first[key]:  # a NaN gets its own error from its check
                 raise ValueError(f"{key} must be the same for all parameter groups, got {value!r}")
         self._check_group({**self.defaults, **param_group})
-        param_group.pop(checkpoint.NUMBERS, None)  # left by another optimizer with this group
+        param_group.pop(checkpoint.NUMBERS, None)  # from another optimizer that used this group
         super().add_param_group(param_group)
         _ = self.last_step  # describe the last step before the shapes change
         self._store.move_to(None)

@@ -195,7 +195,7 @@ class BORAT(LossOptimizer):
         return describe_bundle(info, is_capped=self._is_capped)
 
     def _join(self, slots: list[Slot]) -> None:
-        """Add parameters with zero gradients: the pieces so far do not depend on them."""
+        """Add parameters with zero gradients, because the pieces so far do not depend on them."""
         if self._members.joined and self._sync()[0].position:
             for slot in slots:
                 slot.tensors["gradients"].zero_()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from borat._checks import check_betas, check_count, check_not_negative, check_positive, check_share
+from borat._checks import check_betas, check_count, check_fraction, check_nonnegative, check_positive
 from borat._numbers.rolling import Rolling, RollingInfo, columns, describe_rolling, metric_memory, new_rolling, roll
 from borat._numbers.step_info import StepInfo
 from borat._optim.base import Constraint, LossOptimizer
@@ -31,7 +31,7 @@ class FreeBORAT(LossOptimizer):
     moves the centre. The metric is Adam's, the constant piece is a *target* below the loss, and the result is an
     average of the centres, as in Schedule-Free (Defazio et al., 2024).
 
-    There are three points: the centre :math:`z`; the average :math:`x`, which is the result; and
+    There are three points: the centre :math:`z`, which takes the steps; the average :math:`x`, which is the result; and
     :math:`y = (1-\beta_1) z + \beta_1 x` between them, where gradients are measured. During training the model is at
     :math:`y`; :meth:`eval` moves it to :math:`x`. **Evaluate and save the model at x.** With the loss :math:`\ell` and
     the gradient :math:`g` of batch :math:`k` at :math:`y`, a step does the following:
@@ -42,9 +42,9 @@ class FreeBORAT(LossOptimizer):
     3. the gap is :math:`h = \min(R (9 w + l), L) + 0.97^k \, 0.01 \, \gamma` with
        :math:`\gamma = \langle g, D^{-1} g \rangle`. Here :math:`w` is the distance of the loss below its average so
        far and :math:`l` its distance above its lowest value, both decaying like :math:`1/\sqrt k`; :math:`R \le 1` is
-       the share of its fall that new gradients confirm; and :math:`L` is a limit if losses are noisy. The target is
-       :math:`T = b - \tfrac12 (1 - \beta_1^k) h`, and the cap is the Polyak step size for this gap, at most that for
-       all batches together, :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
+       the fraction of its fall that new gradients confirm; and :math:`L` is a limit if losses are noisy. The target is
+       :math:`T = b - \tfrac12 (1 - \beta_1^k) h`. The cap is the Polyak step size for this gap, or that for all batches
+       together if it is smaller: :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
        simplex, with :math:`Q = \eta A D^{-1} A^\top`;
     5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where
@@ -56,8 +56,8 @@ class FreeBORAT(LossOptimizer):
 
     Args:
         params: parameters or parameter groups; each group may have its own ``lr`` and ``weight_decay``.
-        bundle_size: the number of pieces :math:`N`, the target included; at least 2, which needs as much state
-            as AdamW.
+        bundle_size: the number of pieces :math:`N`, the target included; at least 2. A bundle of two needs as much
+            state as AdamW.
         lr: a factor on the step. Leave it at 1; it exists for schedulers and for trainers that expect it.
         betas: :math:`\beta_1`, the weight of the average in :math:`y` (also the warm-up of the target), and
             :math:`\beta_2`, the decay of the metric's running mean.
@@ -103,7 +103,7 @@ class FreeBORAT(LossOptimizer):
         reduce_loss: bool = True,
         capturable: bool | None = None,
     ) -> None:
-        check_count("bundle_size", bundle_size, least=2)
+        check_count("bundle_size", bundle_size, minimum=2)
         defaults = {
             "lr": lr,
             "bundle_size": bundle_size,
@@ -164,7 +164,7 @@ class FreeBORAT(LossOptimizer):
         beta = float(self._sync()[0].beta)
         for part in parts:
             for slot, y in zip(part.slots, part.weights(), strict=True):
-                slot.keep_copy("y", y)
+                slot.store_copy("y", y)
             if beta:  # else all batches so far were dropped
                 torch._foreach_lerp_(part.weights(), part.kept["centre"], 1.0 - 1.0 / beta)
 
@@ -190,7 +190,7 @@ class FreeBORAT(LossOptimizer):
         return describe_rolling(info)
 
     def _join(self, slots: list[Slot]) -> None:
-        """Add parameters at their current point: they have not moved yet, and no piece depends on them."""
+        """Add parameters with their current values as centre: they have not moved yet, and no piece depends on them."""
         for slot in slots:
             slot.tensors["centre"].copy_(slot.weights)
 
@@ -207,8 +207,8 @@ class FreeBORAT(LossOptimizer):
         check_finite_lr(group["lr"])
         check_betas(group["betas"])
         if group["aim"] is not None:
-            check_share("aim", group["aim"])
-        check_not_negative("weight_decay", group["weight_decay"])
+            check_fraction("aim", group["aim"])
+        check_nonnegative("weight_decay", group["weight_decay"])
         check_positive("eps", group["eps"])
         if self.param_groups and group["betas"] != self.param_groups[0]["betas"]:
             raise ValueError(f"betas must be the same for all parameter groups, got {group['betas']!r}")

@@ -61,7 +61,7 @@ def check_tensor(spec: TensorSpec, state: Mapping[str, Any], param: Tensor, inde
 
 
 def copy_tensors(optimizer: Optimizer, loaded: Mapping[str, Any], params: list[Tensor]) -> None:
-    """Copy the tensors of a state dict: PyTorch would cast them to the parameter's dtype or share them."""
+    """Copy the tensors of a state dict, which PyTorch would cast to the parameter's dtype or share."""
     saved = [key for group in loaded["param_groups"] for key in group["params"]]
     for key, param in zip(saved, params, strict=True):
         for name, value in loaded["state"].get(key, {}).items():

@@ -28,15 +28,15 @@ def local(x: Tensor) -> Tensor:
     return x.to_local() if is_sharded(x) else x
 
 
-def like(x: Tensor, reference: Tensor) -> Tensor:
+def redistribute_like(x: Tensor, reference: Tensor) -> Tensor:
     """Return ``x`` with the sharding of ``reference``."""
     if is_sharded(reference) and is_sharded(x) and x.placements != reference.placements:
         return x.redistribute(reference.device_mesh, reference.placements)
     return x
 
 
-def stacked(local_rows: Tensor, reference: Tensor) -> Tensor:
-    """Return stacked rows of this process's shard of ``reference`` as a sharded tensor of whole rows."""
+def wrap_rows_like(local_rows: Tensor, reference: Tensor) -> Tensor:
+    """Return stacked shards of this process as one tensor whose rows have the sharding of ``reference``."""
     if not is_sharded(reference):
         return local_rows
     placements = [_next_dimension(p) if _splits(p) else p for p in reference.placements]
@@ -45,7 +45,7 @@ def stacked(local_rows: Tensor, reference: Tensor) -> Tensor:
 
 
 def wrap_like(local_tensor: Tensor, reference: Tensor) -> Tensor:
-    """Return a shard of this process as a tensor with the sharding of ``reference``."""
+    """Return a tensor with the sharding of ``reference``, given this process's shard."""
     return _wrap(local_tensor, reference, reference.placements, reference) if is_sharded(reference) else local_tensor
 
 
@@ -56,8 +56,8 @@ def _wrap(local_tensor: Tensor, reference: DTensor, placements: Any, whole: Tens
     return DTensor.from_local(local_tensor, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
-def holders(x: Tensor, processes: int) -> int:
-    """Return the number of processes that hold the same shard of ``x`` as this one."""
+def count_replicas(x: Tensor, processes: int) -> int:
+    """Return the number of processes, this one included, that hold the same shard of ``x``."""
     if not is_sharded(x):
         return processes
     shards = 1
@@ -66,7 +66,7 @@ def holders(x: Tensor, processes: int) -> int:
     return max(processes // shards, 1)
 
 
-def over_mesh(number: Tensor, reference: Tensor, *, largest: bool = False) -> Tensor:
+def reduce_over_mesh(number: Tensor, reference: Tensor, *, largest: bool = False) -> Tensor:
     """Reduce a number over the shards of ``reference``, by the sum or the maximum."""
     if is_sharded(reference):
         operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
@@ -77,7 +77,7 @@ def over_mesh(number: Tensor, reference: Tensor, *, largest: bool = False) -> Te
 
 
 def _splits(placement: Any) -> bool:
-    """Return True if the processes of a mesh dimension hold different shards; PyTorch has several such placements."""
+    """Return True if a placement shards its mesh dimension; PyTorch has several such placements."""
     return not (placement.is_replicate() or placement.is_partial())
 
 
@@ -88,7 +88,7 @@ def _next_dimension(shard: Any) -> Any:
     return type(shard)(shard.dim + 1)
 
 
-def whole(x: Tensor) -> Tensor:
+def full_tensor(x: Tensor) -> Tensor:
     """Return ``x`` unsharded, on every process."""
     return x.full_tensor() if is_sharded(x) else x
 

@@ -82,7 +82,7 @@ class Slot:
             return False
         return all(map(is_, map(state.get, self.originals), self.originals.values()))
 
-    def keep_copy(self, key: str, tensor: Tensor) -> None:
+    def store_copy(self, key: str, tensor: Tensor) -> None:
         """Store a copy of a tensor in the state; slots created from now on include it."""
         copy = torch.zeros_like(self.param)
         _plain(copy).copy_(tensor)
@@ -105,7 +105,7 @@ class Slot:
             return self.weights.new_zeros(()).expand(self.weights.shape)
         grad = grad if grad.layout is torch.strided else grad.to_dense()
         if self.is_sharded:
-            grad = sharding.local(sharding.like(grad, self.param))
+            grad = sharding.local(sharding.redistribute_like(grad, self.param))
         return torch.view_as_real(grad.resolve_conj()) if grad.is_complex() else grad
 
     def _fit(self, spec: TensorSpec) -> None:
@@ -129,7 +129,7 @@ class Part:
     Args:
         slots: the slots.
         pieces: number of gradients of a full bundle, the newest included.
-        on_device: True if the algorithm's numbers are tensors on the device, which the CPU kernels cannot read.
+        on_device: if True, the algorithm's numbers are tensors on the device, which the CPU kernels cannot read.
     """
 
     def __init__(self, slots: list[Slot], pieces: int, *, on_device: bool) -> None:
@@ -148,7 +148,7 @@ class Part:
         """The stored gradients, each as a list of tensors."""
 
     def load(self, *, with_gradients: bool = True) -> Vectors:
-        """Return the vectors of a batch; without gradients, for moves along stored gradients."""
+        """Return the vectors of a batch; moves along stored gradients need no new gradients."""
         weights = self.weights()
         if self._flat is not None:
             gradients = [slot.gradient() for slot in self.slots] if with_gradients else None
@@ -158,9 +158,9 @@ class Part:
     def weights(self) -> list[Tensor]:
         return [slot.weights for slot in self.slots] if self._is_wrapped else self._params
 
-    def holders(self, processes: int) -> int:
-        """Return the number of processes that hold the same shards."""
-        return sharding.holders(self.slots[0].param, processes)
+    def count_replicas(self, processes: int) -> int:
+        """Return the number of processes, this one included, that hold the same shards."""
+        return sharding.count_replicas(self.slots[0].param, processes)
 
     def _dense_gradients(self) -> list[Tensor]:
         """Return the gradients if they have the layout of the state, otherwise copies that do."""
@@ -191,7 +191,7 @@ Batch = list[tuple[Part, Vectors]]
 
 
 class Members:
-    """The parameters in the bundle."""
+    """Parameters that take part in the bundle, their slots and their parts."""
 
     def __init__(self) -> None:
         self.joined: set[Tensor] = set()
@@ -230,7 +230,7 @@ class Members:
     def are_current(self, params: Sequence[Tensor], states: Mapping[Tensor, dict[str, Any]], device: Any) -> bool:
         """Return True if the parts are those of ``params``, and neither these nor their states were replaced.
 
-        This is nearly always so. A loop over the slots would take a tenth of a step, hence the comparison of lists.
+        This is nearly always the case. A loop over the slots would take a tenth of a step, so lists are compared.
         """
         return (
             self._device == device
@@ -264,4 +264,4 @@ def _zeros(param: Tensor, spec: TensorSpec) -> Tensor:
     shard = sharding.local(param)
     size, strides = (spec.rows, *shard.shape), (shard.numel(), *_dense_strides(shard))
     rows = torch.empty_strided(size, strides, dtype=spec.dtype(param), device=param.device).zero_()
-    return sharding.stacked(rows, param)
+    return sharding.wrap_rows_like(rows, param)

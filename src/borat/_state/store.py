@@ -84,18 +84,18 @@ class Store:
         group: ProcessGroup | None,
         reduce_loss: bool,
     ) -> tuple[Any, Any]:
-        """Return the loss and the inner products of each parameter group, summed over parameters and processes.
+        """Return the loss, averaged over processes, and the inner products, summed over parameters and processes.
 
         Args:
             batch: the parameters and their vectors.
             products: the vector operation that computes the products, by name, and its argument.
             shape: number of parameter groups, and of products for each.
             group: the processes that train together; None for all.
-            reduce_loss: True to average the loss over them.
+            reduce_loss: if True, average the loss over these processes.
         """
         count = world_size(group)
         if count > 1 and not reduce_loss and not any(part.is_sharded for part, _ in batch):
-            count = 1  # each process has its own sums
+            count = 1  # no communication: each process has its own loss and sums
         name, argument = products
         found = [getattr(vectors, name)(argument) for _, vectors in batch]
         if self.device is not None:
@@ -128,7 +128,7 @@ class Store:
         device = self.device or (tensors[0].device if tensors else torch.device("cpu"))
         sums = [torch.zeros(columns, dtype=torch.float64, device=device)] * groups
         for (part, _), x in zip(batch, tensors, strict=True):
-            sums[part.group] = sums[part.group] + x.to(device) / (part.holders(count) if count > 1 else 1)
+            sums[part.group] = sums[part.group] + x.to(device) / (part.count_replicas(count) if count > 1 else 1)
         # A loss that is already averaged is the same on all processes, so averaging it again changes nothing.
         numbers = torch.cat(((_number(loss, device) / count).reshape(1), *sums))
         if count > 1:

@@ -22,13 +22,13 @@ from borat._vectors.torch import Average, Metric
 Array = npt.NDArray[np.float64]
 
 _PARALLEL_FROM = 2**16
-"""Number of elements from which several threads pay off."""
+"""Smallest number of elements for which several threads pay off."""
 
 _LARGE = 2**20
-"""Number of elements from which vectors do not stay in the caches between steps."""
+"""Smallest number of elements for which vectors do not stay in the caches between steps."""
 
 _Array = ctypes.c_char_p
-"""A read-only array. Bytes are faster to create than ctypes arrays, and live as long."""
+"""A read-only array. Bytes are faster to create than ctypes arrays, and ctypes keeps them alive as well."""
 
 
 _Int, _Double, _Pointer = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
@@ -70,7 +70,7 @@ class CpuVectors:
 
     Args:
         weights: the parameters.
-        gradients: their gradients; None for moves along stored gradients only.
+        gradients: their gradients; None if only moves along stored gradients follow.
         rows: the stored gradients.
         kept: the other vectors of the state, by name.
     """
@@ -133,7 +133,7 @@ class CpuVectors:
         )
         results = (ctypes.c_double * (pieces * (pieces + 1) + pieces + 1))()
         self._sum("borat_measure", pieces, ctypes.byref(self._metric), results)
-        return np.frombuffer(memoryview(results)).take(_squares(pieces))
+        return np.frombuffer(memoryview(results)).take(_unpack_indices(pieces))
 
     def metric_move(
         self, coefficients: Array, decay: float, average: Average, row: float, *, ok: bool, is_constrained: bool
@@ -169,8 +169,8 @@ class CpuVectors:
 
 
 @cache
-def _squares(pieces: int) -> npt.NDArray[np.intp]:
-    """Return the indices of the two symmetric matrices and the other sums among the kernel's results."""
+def _unpack_indices(pieces: int) -> npt.NDArray[np.intp]:
+    """Return indices that expand the kernel's results: two packed symmetric matrices, then the other sums."""
     i, j = np.indices((pieces, pieces))
     high, low = np.maximum(i, j), np.minimum(i, j)
     pairs = (high * (high + 1) // 2 + low).ravel()

@@ -19,6 +19,7 @@ from torch import Tensor
 Number = float | Tensor
 
 _LARGE = 1e30
+"""Coefficients above this are applied in float64."""
 
 
 class Metric(NamedTuple):
@@ -33,7 +34,7 @@ class Metric(NamedTuple):
 
 
 class Average(NamedTuple):
-    """Coefficients that determine ``y`` from the centre: see :meth:`TorchVectors.metric_move`."""
+    """Coefficients of the move from the old ``y`` to the new one: see :meth:`TorchVectors.metric_move`."""
 
     pull: Number
     ratio: Number
@@ -118,7 +119,7 @@ class TorchVectors:
     Args:
         flat: the state.
         weights: the parameters.
-        gradients: their gradients; None for moves along stored gradients only.
+        gradients: their gradients; None if only moves along stored gradients follow.
     """
 
     def __init__(self, flat: Flat, weights: list[Tensor], gradients: list[Tensor] | None) -> None:
@@ -266,7 +267,7 @@ def _move(
         base = torch.where(row > 0, centre, weights) if has_gradient else centre
         centre.copy_(base)
     if has_gradient and len(rows) > 1:
-        _keep(rows, row, taken)
+        _store_newest(rows, row, taken)
     u = torch.mv(rows.to(dtype).mT, coefficients)
     point = base.to(dtype) - u
     if velocity is not None:
@@ -277,7 +278,7 @@ def _move(
     return torch.where(taken, point, weights.to(dtype))
 
 
-def _keep(rows: Tensor, row: Tensor, taken: Tensor) -> None:
+def _store_newest(rows: Tensor, row: Tensor, taken: Tensor) -> None:
     """Copy the newest gradient to its row, unless the batch is dropped."""
     newest, place = rows.narrow(0, len(rows) - 1, 1), row.reshape(1).long()
     rows.index_copy_(0, place, torch.where(taken, newest, rows.index_select(0, place)))
@@ -296,12 +297,12 @@ def _metric_products(
     g = G.select(0, len(G) - 1)
     D = _root(rms.to(dtype), g, metric) + metric.eps.to(dtype)
     scaled = G / D
-    # Not one matrix product: PyTorch may be configured to compute it in TF32.
+    # Not a single matrix product, which PyTorch may be configured to compute in TF32.
     once = torch.stack([torch.mv(G, x) for x in scaled.unbind()])
     twice = torch.stack([torch.mv(scaled, x) for x in scaled.unbind()])
     once, twice = 0.5 * (once + once.mT), 0.5 * (twice + twice.mT)
-    apart = torch.dot(g, z - weights.to(dtype)).reshape(1)
-    return torch.cat((once.reshape(-1), twice.reshape(-1), torch.mv(G, z), apart)).to(torch.float64)
+    to_centre = torch.dot(g, z - weights.to(dtype)).reshape(1)
+    return torch.cat((once.reshape(-1), twice.reshape(-1), torch.mv(G, z), to_centre)).to(torch.float64)
 
 
 @compiled
@@ -327,13 +328,13 @@ def _metric_move(
     root = _root(rms.to(dtype), G.select(0, len(G) - 1), metric)
     D = root + metric.eps.to(dtype)
     u = torch.mv((G / D).mT, coefficients) + decay * y
-    apart = ratio * (y - z)
-    average = z + apart / beta
+    offset = ratio * (y - z)
+    average = z + offset / beta
     new = torch.where(taken, z - u, z).to(centre.dtype)  # as rounded in the state
-    moved = new.to(dtype) + pull * (apart - beta * (new.to(dtype) - z))
+    moved = new.to(dtype) + pull * (offset - beta * (new.to(dtype) - z))
     moved = torch.where(taken, moved, y)
     rms.copy_(torch.where(taken, root, rms.to(dtype)))
     centre.copy_(new)
     if len(rows) > 1:
-        _keep(rows, row, taken)
+        _store_newest(rows, row, taken)
     return average if is_constrained else moved

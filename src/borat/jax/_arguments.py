@@ -34,13 +34,13 @@ def check_number(name: str, option: Option, allowed: str, is_allowed: Callable[[
 
 
 def check_common(
-    bundle_size: Any, least: int, learning_rate: Any, lower_bound: Any, projection: Projection | None
+    bundle_size: Any, minimum: int, learning_rate: Any, lower_bound: Any, projection: Projection | None
 ) -> None:
     """Check the options that all methods have."""
     static = "; if inject_hyperparams made an array of it, name it in static_args"
     if isinstance(bundle_size, jax.Array):
         raise ValueError(f"bundle_size must be an integer, got an array{static}")
-    check_count("bundle_size", bundle_size, least=least)
+    check_count("bundle_size", bundle_size, minimum=minimum)
     if bundle_size > LIMIT:
         raise ValueError(f"bundle_size must be at most {LIMIT} in JAX, got {bundle_size}")
     if not callable(learning_rate):
@@ -57,7 +57,7 @@ def by_leaf(option: Option, params: Params) -> Array:
 
 
 def at_step(learning_rate: Any, count: Array) -> Option:
-    """Return the learning rate, by its schedule if it has one."""
+    """Return the learning rate at a step, which a schedule may determine."""
     return learning_rate(count) if callable(learning_rate) else learning_rate
 
 
@@ -65,7 +65,7 @@ def at_step(learning_rate: Any, count: Array) -> Option:
 
 
 def check_params(name: str, params: Params) -> None:
-    """Raise an error for parameters that are complex, or no floating-point numbers of at least 16 bits."""
+    """Raise an error unless all parameters are real floating-point numbers of at least 16 bits."""
     for path, x in jax.tree.leaves_with_path(params):
         dtype = getattr(x, "dtype", type(x).__name__)
         if str(dtype) not in ("float", "float16", "bfloat16", "float32", "float64"):
@@ -92,7 +92,7 @@ def flatten(
     if value is None:
         raise ValueError(
             f"{name} needs the loss of the batch: {usage}. Transformations of "
-            "Optax such as chain pass it on; if a training loop calls update for you, it must pass it, too"
+            "Optax such as chain pass it on; if a training loop calls update for you, it must pass the loss as well"
         )
     if not isinstance(state, kind):
         raise ValueError(f"state must be a {kind.__name__}, got a {type(state).__name__}: {usage}")

@@ -29,13 +29,13 @@ from borat.jax._numbers import as_arrays, jax_ops, stack, take
 
 
 class BoratState(NamedTuple):
-    """The state of :func:`borat`: trees like the parameters, None if the options need none."""
+    """State of :func:`borat`. Trees have the structure of the parameters; those that are not needed are None."""
 
     count: Array  # type: ignore[assignment]  # the number of batches, dropped ones included
     numbers: Bundle  # the algorithm's few numbers; ``position`` is the number of pieces in the open bundle
     centre: Params | None  # the point that the open bundle started from
-    velocity: Params | None  # of Nesterov's momentum
-    gradients: tuple[Params, ...]  # the gradients of the pieces but for the last one
+    velocity: Params | None  # the velocity of Nesterov momentum
+    gradients: tuple[Params, ...]  # the gradients of all pieces except the last
 
 
 def borat(
@@ -165,18 +165,18 @@ def alig(
     """Adaptive Learning-rates for Interpolation with Gradients: :func:`borat` with a bundle of two.
 
     Args:
-        learning_rate: the cap of the Polyak step; ``None`` for a step without one.
-        momentum: see :func:`borat`, as for all other arguments.
-        lower_bound: a value that no batch's loss falls below.
-        projection: a function that projects the parameters' tree onto a feasible set.
-        axis_name: the name of the axis over which the loss is averaged.
+        learning_rate: the cap of the Polyak step; ``None`` removes it.
+        momentum: see :func:`borat`.
+        lower_bound: see :func:`borat`.
+        projection: see :func:`borat`.
+        axis_name: see :func:`borat`.
     """
     options: dict[str, Any] = {"lower_bound": lower_bound, "projection": projection, "axis_name": axis_name}
     return borat(learning_rate, 2, momentum=momentum, **options)
 
 
 def borat_eval_params(state: Any, params: Params) -> Params:
-    """Return the result of :func:`borat`: the centre within a bundle, else the parameters themselves.
+    """Return the result of :func:`borat`: the centre within a bundle, otherwise the parameters themselves.
 
     Args:
         state: the state of the transformation, or of one that contains it, such as ``optax.chain``.

@@ -30,13 +30,13 @@ from borat.jax._numbers import as_arrays, jax_ops, stack, take
 
 
 class FreeBoratState(NamedTuple):
-    """The state of :func:`free_borat`: two trees like the parameters, and one more for each kept gradient."""
+    """State of :func:`free_borat`: two trees with the structure of the parameters, and one for each stored gradient."""
 
     count: Array  # type: ignore[assignment]  # the number of batches, dropped ones included
     numbers: Rolling  # the algorithm's few numbers; ``dropped`` and ``zeros`` count batches that made no step
     centre: Params  # z
     rms: Params  # the root of the mean square of the gradients
-    gradients: tuple[Params, ...]  # the gradients of the pieces but for the newest
+    gradients: tuple[Params, ...]  # the gradients of all pieces except the newest
 
 
 def free_borat(

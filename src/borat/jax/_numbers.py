@@ -16,12 +16,12 @@ from borat._numbers.ops import Ops
 
 
 def number_type() -> Any:
-    """Return the dtype of numbers: float64 where ``jax_enable_x64`` is on, else float32."""
+    """Return the dtype of numbers: float64 if ``jax_enable_x64`` is on, otherwise float32."""
     return jnp.result_type(float)
 
 
 def jax_ops(pieces: int) -> Ops:
-    """Return the functions for arrays, for problems of so many pieces and a constant one."""
+    """Return the functions for JAX arrays, for duals of ``pieces`` pieces and a constant one."""
     arange = partial(np.arange, dtype=number_type())
     eps = float(jnp.finfo(number_type()).eps)  # type: ignore[no-untyped-call]
     return Ops(
@@ -38,17 +38,17 @@ def jax_ops(pieces: int) -> Ops:
 
 
 def stack(rows: Sequence[Sequence[Any]]) -> Any:
-    """Return the matrix of some numbers."""
+    """Stack rows of scalars into a matrix."""
     return jnp.stack([x for row in rows for x in row]).reshape(len(rows), -1)
 
 
 def as_arrays(state: Any) -> Any:
-    """Return a new state of an algorithm as arrays: counts as integers, all others as :func:`number_type`."""
+    """Convert a new state of an algorithm to arrays: counts to integers, all others to :func:`number_type`."""
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(int if isinstance(x, int) else float)), state)
 
 
 def take(function: Any, ops: Ops, state: Any, *args: Any, **options: Any) -> tuple[Any, Any]:
-    """Update a state by a function of the algorithm; return it, of the same dtypes, and the step."""
+    """Apply a function of the algorithm to a state; return the new state, with the same dtypes, and the step."""
     with jax.default_matmul_precision("highest"):
         new, _, step = function(ops, state, *args, **options)
     return jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), new, state), step

@@ -43,25 +43,27 @@ class RunConfig(StrictModel):
     The budget is in passes over the data, as in the paper. The descriptions are those of the flags.
     """
 
-    data: str = Field(default="digits", description="Name of a data set")
+    data: str = Field(
+        default="digits", description="Name of a data set such as cifar100, or images, csv or text for your own data"
+    )
     label_noise: float = Field(default=0.0, ge=0, le=1, description="Probability that a training label is wrong")
     train_limit: int | None = Field(default=None, ge=1, description="Number of training examples to use")
     validation_size: int | None = Field(default=None, ge=1, description="Number of training examples to hold out")
     augment: bool = Field(default=True, description="Augment training images")
-    train_split: str | None = Field(default=None, description="Split of snli to train on")
+    train_split: str | None = Field(default=None, description="Split of snli to train on: train or validation")
     glove: str | None = Field(default=None, description="File of GloVe vectors for snli")
-    image_size: int | None = Field(default=None, ge=1, description="Width and height of images, in pixels")
-    image_column: str | None = Field(default=None, description="Column of your images")
-    label_column: str | None = Field(default=None, description="Column of your labels")
+    image_size: int | None = Field(default=None, ge=1, description="Width and height to scale images to, in pixels")
+    image_column: str | None = Field(default=None, description="Column of images in parquet files")
+    label_column: str | None = Field(default=None, description="Column of labels in parquet and CSV files")
     window: int | None = Field(default=None, ge=1, description="Characters in an example of text")
 
-    model: str = Field(default="mlp-128-128", description="Name of a model")
+    model: str = Field(default="mlp-128-128", description="Name of a model such as wrn-40-4")
     dropout: Fraction = Field(default=0.0, description="Probability of dropout")
     loss: Annotated[str, one_of(*LOSSES)] = Field(default="ce", description=f"One of {', '.join(LOSSES)}")
 
     optimizer: str = Field(default="borat", description=f"One of {', '.join(METHODS)}")
-    bundle_size: Count = Field(default=3, description="Pieces in a bundle, including the bound")
-    lr: Coefficient = Field(default=0.1, description="Learning rate; for borat and alig a cap")
+    bundle_size: Count = Field(default=3, description="Pieces in a bundle, including the constant one")
+    lr: Coefficient = Field(default=0.1, description="Learning rate; a cap for borat and alig, a factor for free-borat")
     """Default: the learning rate that the optimizer's authors recommend."""
     schedule: Annotated[str, one_of(*SCHEDULES)] = Field(
         default="constant", description=f"One of {', '.join(SCHEDULES)}"
@@ -80,12 +82,13 @@ class RunConfig(StrictModel):
         default="32", description="Precision: 32, 64 or bf16-mixed"
     )
 
-    task: str | None = Field(default=None, description="Name of a task, instead of --data and --model")
+    task: str | None = Field(
+        default=None, description="Name of a task such as vae, or file.py:Class; replaces --data and --model"
+    )
     """A task of :mod:`borat.lab.tasks` also replaces the loss and the number of epochs."""
-    steps: int | None = Field(default=None, ge=1, description="Number of batches of a task")
-    """Default: the task's own number."""
+    steps: int | None = Field(default=None, ge=1, description="Number of batches of a task, to replace its own")
     shift: float | None = Field(default=None, allow_inf_nan=False, description="Constant to add to a task's losses")
-    clip: float | None = Field(default=None, gt=0, description="Norm at which a task clips its gradients")
+    clip: float | None = Field(default=None, gt=0, description="Maximum norm of a task's gradients")
 
     @model_validator(mode="before")
     @classmethod

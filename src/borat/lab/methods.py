@@ -38,7 +38,7 @@ class Method:
     averages: bool = False
     """True if its result is an average, at which running statistics must be measured before evaluation."""
     shards: bool = True
-    """True if it can train a sharded model: some libraries cannot save one, or even step on it."""
+    """True if it can train a sharded model: some libraries cannot save its state or take a step."""
     colours: Mapping[str, str] = field(default_factory=dict)
     """Labels with a fixed colour in every figure, which come first in every table."""
 
@@ -93,9 +93,9 @@ METHODS = {
         ),
     )
 }
-"""Adam and its relatives have averages of their own and take no momentum. Weight decay is the coefficient of an L2 term
-in the loss, except for AdamW, NAdamW, Schedule-Free AdamW and Prodigy, where it is decoupled from the gradient, and for
-MoMo, where it is proximal."""
+"""Adam and its relatives have averages of their own and no argument ``momentum``. Weight decay is the coefficient of an
+L2 term in the loss, except for AdamW, NAdamW, Schedule-Free AdamW and Prodigy, where it is decoupled from the gradient,
+and for MoMo, where it is proximal."""
 FIRST_LABELS = {label: colour for method in METHODS.values() for label, colour in method.colours.items()}
 
 

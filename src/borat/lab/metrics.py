@@ -43,7 +43,7 @@ def primary_result(record: Mapping[str, Any], *splits: str) -> tuple[str, float]
 
 
 def unseen(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the measurements on examples outside the training split.
+    """Return the measurements on examples outside of the training split.
 
     >>> unseen({"test_loss": 1.5, "fit_loss": 0.1})
     {'test_loss': 1.5}

@@ -10,7 +10,7 @@ from itertools import groupby
 MARGIN = 0.02
 """Largest distance of a usable accuracy from the best of all methods, in absolute terms (2 points)."""
 LOSS_MARGIN = 0.05
-"""Largest distance of a usable loss from the lowest of all methods, as a share of it."""
+"""Largest distance of a usable loss from the lowest of all methods, as a fraction of it."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Trial:
     method: str
     lr: float
     radius: float | None
-    """The second hyper-parameter of the grid, or None."""
+    """Value of the second hyperparameter of the grid, or None."""
     accuracy: float
     """Accuracy between 0 and 1; NaN for a run that diverged."""
 
@@ -97,10 +97,10 @@ def usable(trials: Iterable[Trial], margin: float = MARGIN) -> list[Usable]:
     return results
 
 
-def sentence(results: Sequence[Usable]) -> str:
+def describe_ranges(results: Sequence[Usable]) -> str:
     """Return a summary of the methods that were tried at several learning rates, widest range first.
 
-    >>> sentence([Usable("SGD", (0.1, 1.0), (), 0.0, 0, 2), Usable("ALI-G", (0.1, 1.0), (0.1, 1.0), 1.0, 2, 2)])
+    >>> describe_ranges([Usable("SGD", (0.1, 1.0), (), 0.0, 0, 2), Usable("ALI-G", (0.1, 1.0), (0.1, 1.0), 1.0, 2, 2)])
     'Decades of usable learning rates: 1 for ALI-G, none for SGD.'
     """
     tried = [result for result in results if len(result.tried) > 1]

@@ -13,7 +13,7 @@ from borat.lab.files import unknown
 
 T = TypeVar("T")
 Listed = Annotated[tuple[T, ...], Field(strict=False)]
-"""A tuple, which is a list in a file."""
+"""A tuple in Python, which is a list in files."""
 EXPECTED = {"int": "of type int", "float": "of type float", "string": "of type str", "bool": "of type bool"}
 EXPECTED |= {"tuple": "a list", "list": "a list", "dict": "a table", "model": "a table"}
 """Expected types, by the first word of pydantic's error types."""
@@ -22,7 +22,7 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class StrictModel(BaseModel):
-    """Frozen and typed: an integer is accepted as a float, nothing else is converted."""
+    """Frozen model without type conversion, except of integers to floats."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

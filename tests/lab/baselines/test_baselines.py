@@ -23,7 +23,6 @@ from borat.lab.methods import METHODS
 from processes import start_warm
 
 OWN = ("dfw", "bpgrad", "l4adam", "l4mom", "sps")
-pytestmark = pytest.mark.filterwarnings("ignore:FreeBORAT. the running statistics")  # which do not matter here
 
 COORDINATEWISE = ("adagrad", "adam", "amsgrad", "adamw", "nadamw", "rmsprop", "yogi", "schedule-free-adamw")
 WITHOUT_WEIGHT_DECAY = ("borat", "alig")

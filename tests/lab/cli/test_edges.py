@@ -1,4 +1,4 @@
-"""Trouble that users run into: typos, damaged runs, full disks, read-only folders, Ctrl-C, narrow terminals, pipes."""
+"""Edge cases: typos, damaged runs, full disks, read-only folders, Ctrl-C, narrow terminals, pipes."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_processes_of_one_machine_meet_where_no_other_can_reach_them(tmp_path):
 
 
 def in_terminal(columns: int, *arguments: str) -> str:
-    """Return the output of a command in a terminal of some width, without colours."""
+    """Return the output of a command in a terminal with this many columns, without colours."""
     leader, terminal = pty.openpty()
     environment = {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
     process = start_borat(*arguments, output=os.ttyname(terminal), **environment)

@@ -1,4 +1,4 @@
-"""Errors of data are raised before training and name the file and the column."""
+"""Data errors are raised before training and name the file and the column."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from borat.lab.report import write_report
 from borat.lab.report.page import embed, make_data
 from borat.lab.report.static import file_names
 from borat.lab.report.tasks import group, name_kind, short_names
-from borat.lab.robustness import Trial, sentence, usable
+from borat.lab.robustness import Trial, describe_ranges, usable
 from borat.lab.store.records import Experiment, collect
 from borat.lab.store.run import Metrics, Run
 from borat.lab.training.train import train
@@ -59,7 +59,7 @@ def test_usable_by_hand():
     assert borat.lrs == (0.01, 1.0, 10.0, 30.0), "0.88 is exactly two points below the best"
     assert borat.decades == pytest.approx(math.log10(30.0)), "0.1 failed, so 0.01 is not part of the stretch"
     assert (borat.cells, borat.total) == (4, 5)
-    assert sentence([sgd, borat]) == "Decades of usable learning rates: 1.5 for BORAT3, 0 for SGD."
+    assert describe_ranges([sgd, borat]) == "Decades of usable learning rates: 1.5 for BORAT3, 0 for SGD."
 
 
 def test_usable_averages_seeds_and_rejects_a_diverged_one():
@@ -72,7 +72,7 @@ def test_usable_averages_seeds_and_rejects_a_diverged_one():
 def test_usable_without_anything_usable():
     (result,) = usable([Trial("SGD", lr, None, math.nan) for lr in (0.0, 0.1, 1.0)])
     assert (result.tried, result.lrs, result.decades, result.cells) == ((0.1, 1.0), (), 0.0, 0)
-    assert sentence([result]) == "Decades of usable learning rates: none for SGD."
+    assert describe_ranges([result]) == "Decades of usable learning rates: none for SGD."
     assert usable([]) == []
 
 

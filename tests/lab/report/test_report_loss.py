@@ -115,7 +115,7 @@ def test_in_a_browser(tmp_path, chromium):
     chromium.open(tmp_path / "report.html")
     assert chromium.console_errors() == []
     verdict = chromium.run("return document.getElementById('verdict').textContent")
-    assert "or its loss within 5 % where that decides" in verdict
+    assert "or its loss within 5 % if there is no accuracy" in verdict
     assert "Best test loss: 2 (perplexity 7.389)." in verdict
     scale = chromium.run("return document.querySelector('.scale').textContent")
     assert scale.startswith("test loss 2.8")

@@ -1,4 +1,4 @@
-"""Sweeps: grids, skipping, resuming, dead workers, functions of a user, mistakes."""
+"""Sweeps: grids, skipping, resuming, dead workers, user functions, errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def start():
 
 @pytest.fixture
 def start_warmly():
-    """Start commands with their imports done, in processes that end with the test."""
+    """Start commands with their libraries already imported, in processes that end with the test."""
     started = []
 
     def start(*words: str, **options):
@@ -201,7 +201,7 @@ def test_ctrl_c_while_workers_are_prepared(tmp_path, start_warmly):
 
 
 def test_results_that_are_written_elsewhere_are_missed(tmp_path):
-    """For example by machines that do not share the folder."""
+    """For example, if machines do not share the folder."""
 
     class Elsewhere:
         def run(self, calls):

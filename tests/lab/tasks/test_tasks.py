@@ -53,7 +53,6 @@ def test_the_seed_determines_the_run(task):
     assert first.score != first.validation_score
 
 
-@pytest.mark.filterwarnings("ignore:FreeBORAT")  # some losses are negative
 def test_free_borat_trains_every_task(task):
     """FreeBORAT needs the loss and is evaluated at another point than its gradients."""
     result = run(task, lambda network: FreeBORAT(network.parameters()), steps=20)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from borat._checks import check_momentum, check_not_negative
+from borat._checks import check_momentum, check_nonnegative
 from borat._optim.base import check_loss
 from borat._optim.checks import check_lr
 from borat._state import sharding
@@ -45,7 +45,7 @@ class LossBased(Optimizer):
         self, params: ParamsT, lr: float, *, momentum: float = 0.9, weight_decay: float = 0.0, **numbers: float
     ) -> None:
         check_lr(lr, 1)
-        check_not_negative("weight_decay", weight_decay)
+        check_nonnegative("weight_decay", weight_decay)
         check_momentum(momentum)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, **numbers})
 
@@ -100,7 +100,7 @@ class LossBased(Optimizer):
 def inner_product(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> float:
     """Return the inner product of two lists of tensors, each taken as one vector; they may be sharded."""
     products = [
-        sharding.over_mesh(torch.dot(sharding.local(x).flatten(), sharding.local(y).flatten()), x)
+        sharding.reduce_over_mesh(torch.dot(sharding.local(x).flatten(), sharding.local(y).flatten()), x)
         for x, y in zip(xs, ys, strict=True)
     ]
     return torch.stack(products).sum().item() if products else 0.0

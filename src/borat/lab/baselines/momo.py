@@ -20,7 +20,7 @@ def _in_group(key: str) -> property:
     )
 
 
-class _Remembering:
+class _Checkpointable:
     r"""Save the average loss and the number of steps, and expose the step size; the library does neither.
 
     The step size follows from the library's averages of the losses (:math:`\bar f`), of the gradients (:math:`d`) and
@@ -60,14 +60,14 @@ class _Remembering:
         return 1.0
 
 
-class MoMo(_Remembering, momo.Momo):  # type: ignore[misc]
+class MoMo(_Checkpointable, momo.Momo):  # type: ignore[misc]
     """Momentum models (Schaipp, Ohana, Eickenberg, Defazio and Gower, 2024) on SGD with momentum."""
 
     def __init__(self, params: list[nn.Parameter], lr: float, *, momentum: float, weight_decay: float) -> None:
         super().__init__(params, lr, beta=momentum, weight_decay=weight_decay)
 
 
-class MoMoAdam(_Remembering, momo.MomoAdam):  # type: ignore[misc]
+class MoMoAdam(_Checkpointable, momo.MomoAdam):  # type: ignore[misc]
     """Momentum models (Schaipp, Ohana, Eickenberg, Defazio and Gower, 2024) on Adam."""
 
     def _direction(self, state: dict[str, Tensor]) -> Tensor:

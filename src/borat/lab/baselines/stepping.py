@@ -25,7 +25,7 @@ def take_step(optimizer: Optimizer, loss: Tensor) -> None:
     if not drops_batches(optimizer):  # the optimizers of this library average the loss themselves
         loss = loss.detach()
         if (processes := world_size(None)) > 1:
-            loss = sharding.whole(loss) / processes
+            loss = sharding.full_tensor(loss) / processes
             dist.all_reduce(loss)
     optimizer.step(lambda: loss)  # type: ignore[arg-type,return-value] # others ignore the loss
 

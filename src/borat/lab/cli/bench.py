@@ -15,7 +15,7 @@ from borat.lab.timing.shapes import MODELS
 @app.command()
 def bench(
     models: Annotated[
-        list[str] | None, typer.Argument(help="Some of WRN-40-4, ResNet-18, Bi-LSTM, MLP. Default: all.")
+        list[str] | None, typer.Argument(help="Models to time: WRN-40-4, ResNet-18, Bi-LSTM, MLP. Default: all.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Number of measurements of each optimizer.")] = 15,
     output: Annotated[Path | None, typer.Option(help="Also write the tables to this Markdown file.")] = None,

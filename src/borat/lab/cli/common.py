@@ -38,7 +38,7 @@ RUNS = Path("runs")
 Out = Annotated[Path, typer.Option(help="Folder for the runs; each has a subfolder named after its configuration.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Folder with the files of the data set, or your own csv or text file. Default: download."),
+    typer.Option(help="Folder with the files of the data set, or your own CSV or text file. Default: download."),
 ]
 
 console = Console(quiet=SILENT)
@@ -120,7 +120,7 @@ def _warnings_and_log_as_notes() -> Iterator[None]:
 
 
 def echo(text: str) -> None:
-    """Print a line without interpreting markup, which folder names may contain."""
+    """Print a line as it is: folder names may contain markup."""
     console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from borat.lab.cli.common import app, describe_failures, echo, exit_with_failures, show_table, watching
 from borat.lab.config import Execution, RunConfig
-from borat.lab.robustness import Trial, best_accuracy, is_usable, sentence, usable
+from borat.lab.robustness import Trial, best_accuracy, describe_ranges, is_usable, usable
 from borat.lab.signals import interrupted_by_sigterm
 from borat.lab.sweeps.engines import make_engine
 from borat.lab.sweeps.grid import expand
@@ -42,7 +42,7 @@ def demo(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 10,
     out: Annotated[Path, typer.Option(help="Folder of the runs and the page.")] = Path("runs/demo"),
 ) -> None:
-    """Train on scikit-learn's digits with learning rates over four orders of magnitude, and show which work."""
+    """Train on scikit-learn's digits at learning rates over four orders of magnitude, and show which of them work."""
     from borat.lab.report import write_report
     from borat.lab.sweeps.sweep import run_configs
 
@@ -61,7 +61,7 @@ def demo(
     for task, runs in tasks.items():
         trials = [trial(found[config]) for config in runs]
         show_table(result_table(task, trials))
-        echo(sentence(usable(trials)))
+        echo(describe_ranges(usable(trials)))
     page = out / "report.html"
     write_report(out, page, title="How far can the learning rate be off? scikit-learn's digits")
     echo(f"{time.perf_counter() - start:.0f} s; all runs are shown in {page}")

@@ -15,7 +15,7 @@ from borat.lab.files import check_folder, write_text
 def explain(
     output: Annotated[Path, typer.Option(dir_okay=False, help="Page to write.")] = Path("explain.html"),
 ) -> None:
-    """Write an interactive page that shows how the method works."""
+    """Write an interactive page that shows BORAT, ALI-G and FreeBORAT step by step."""
     check_folder(output.parent)
     import torch  # slow to import: after the argument is checked
 

@@ -19,7 +19,7 @@ def report(
     csv: Annotated[Path | None, typer.Option(help="Also write all runs to this CSV file.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write the means over seeds to this LaTeX file.")] = None,
 ) -> None:
-    """Write a page about runs that works offline: heatmaps, curves, kinds of steps, a table."""
+    """Write a self-contained HTML page about runs: heatmaps, curves, kinds of steps, a table."""
     page = output or folder / "report.html"
     check_folder(folder)
     if next(folder.rglob("*.json"), None) is None:  # fail before slow imports

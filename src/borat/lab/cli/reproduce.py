@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 @common.with_flags(common.ENGINE_FLAGS)
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="Name of an experiment, see --list, or your own TOML file.")
+        str | None, typer.Argument(help="Name of an experiment (see --list), or your own TOML file.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
     scale: Annotated[
-        str, typer.Option(help="full (the paper's protocol) or mini (minutes on two CPU cores).")
+        str, typer.Option(help="full (the paper's protocol) or mini (small enough for two CPU cores).")
     ] = "mini",
     methods: Annotated[str, typer.Option(help="Only these methods, separated by commas.")] = "",
     columns: Annotated[str, typer.Option(help="Only these columns, separated by commas.")] = "",

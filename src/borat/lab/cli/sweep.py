@@ -32,7 +32,7 @@ def sweep(
 ) -> None:
     """Train every combination of values. The same command continues an interrupted sweep and skips finished runs.
 
-    Flags of the configuration take several values: --lr 0.01,0.1,1 --optimizer sgd,borat.
+    Flags of the configuration take several values, separated by commas: --lr 0.01,0.1,1 --optimizer sgd,borat.
     """
     given = {key: text for key, text in flags.items() if text is not None}
     changes = {key: parse_values(key, text) for key, text in given.items() if key in RunConfig.model_fields}

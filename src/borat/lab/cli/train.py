@@ -26,7 +26,9 @@ def train(
     ] = None,
     out: common.Out = common.RUNS,
     data_dir: common.DataDir = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Fail if there is no run to continue.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Only continue an existing run; fail if there is none.")
+    ] = False,
     **flags: Any,
 ) -> None:
     """Train one model. The same command continues an interrupted run."""

@@ -45,7 +45,7 @@ class CharacterSplit:
         return whole if self.limit is None else min(self.limit, whole)
 
     def batches(self, plan: Plan) -> Iterator[Batch]:
-        """Yield windows and, as labels, the character after each of theirs.
+        """Yield windows and, as labels, the next character at each position.
 
         A shuffled epoch treats the text as a ring and cuts it at a random offset, so that each epoch has different
         windows. The offset and the order depend only on the seed and the epoch. Without shuffling, every character but

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def load_csv(options: Options) -> Task:
-    """Load a table. Every column but that of the classes is a feature, standardised by the training split.
+    """Load a table. All columns except that of the classes are features, standardised by the training split.
 
     A fifth of each class is the test set, a tenth of the remaining examples the validation set.
     """

@@ -29,7 +29,7 @@ TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def tokenize(sentence: str) -> list[str]:
-    """Return the words of a sentence in lower case; every character but letters, digits, _ and spaces is a word.
+    """Split a sentence into words in lower case; a character other than letters, digits, _ and spaces is a word.
 
     >>> tokenize("It's 2 o'clock, Bob.")
     ['it', "'", 's', '2', 'o', "'", 'clock', ',', 'bob', '.']

@@ -57,7 +57,7 @@ class Plan:
         check_count("batch_size", self.batch_size)
         check_count("world_size", self.world_size)
         for name in ("seed", "epoch", "start"):
-            check_count(name, getattr(self, name), least=0)
+            check_count(name, getattr(self, name), minimum=0)
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank must be between 0 and {self.world_size - 1}, got {self.rank!r}")
 

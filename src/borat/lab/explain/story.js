@@ -33,7 +33,7 @@ function tellBorat(frame) {
   }
   parts.push(full
     ? `The bundle is full: the weight moves from ${number(centre)} to ${number(goals.borat)}${size < 4 ? ` (kind ${kind})` : ""}.`
-    : `The bundle has room: the next batch is measured at the trial point ${number(goals.borat)}.`);
+    : `The bundle is incomplete: the next batch is measured at the trial point ${number(goals.borat)}.`);
   if (full && size > 2) {
     const gap = Math.abs(goals.alig - goals.borat);
     parts.push(gap < 1e-6 ? "ALI-G, which only knows line 1, would go to the same place."

@@ -28,7 +28,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def write_csv(runs: pd.DataFrame, path: Path) -> None:
-    """Write one line for each run: its configuration, then its measurements in full precision."""
+    """Write one line for each run: its configuration and its measurements in full precision."""
     if runs.empty:
         raise ValueError("csv needs runs, and there are none")
     table = runs.drop(columns=["config", "history"]).map(_as_text)

@@ -17,7 +17,7 @@ from borat.lab.methods import sort_labels
 from borat.lab.metrics import Mean
 from borat.lab.report.rows import make_table
 from borat.lab.report.tasks import Setting, TaskGroup
-from borat.lab.robustness import LOSS_MARGIN, MARGIN, sentence
+from borat.lab.robustness import LOSS_MARGIN, MARGIN, describe_ranges
 from borat.lab.store.records import Collection
 
 SCRIPTS = ("base.js", "verdict.js", "heatmaps.js", "curves.js", "kinds.js", "table.js", "main.js")
@@ -78,13 +78,13 @@ def _task(task: TaskGroup) -> dict[str, Any]:
         "measure": task.measure,
         "best": task.top,
         "perplexity": math.exp(task.top) if task.top and task.runs.perplexity.notna().any() else None,
-        "sentence": sentence(task.usable),
+        "sentence": describe_ranges(task.usable),
         "usable": [asdict(result) for result in task.usable],
         "grid": {
             "form": grid.form,
             "second": grid.second and grid.second.replace("_", " "),
             "lrs": grid.lrs,
-            "seconds": grid.seconds,
+            "secondValues": grid.second_values,
             "panels": {m: [_cell(task, s, *place) for place, s in cells.items()] for m, cells in grid.cells.items()},
         },
         "settings": [_setting(task, setting) for setting in task.settings],

@@ -90,7 +90,7 @@ def _panels(count: int, edge: tuple[float, float], size: tuple[float, float], sh
 def draw_heatmaps(task: TaskGroup) -> Figure:
     """Draw a panel for each method, all on the same scale."""
     grid = task.grid
-    size = (0.5 + 0.5 * len(grid.lrs), 0.9 + 0.36 * len(grid.seconds))
+    size = (0.5 + 0.5 * len(grid.lrs), 0.9 + 0.36 * len(grid.second_values))
     figure, panels = _panels(len(grid.cells), (0.6, 0.0), size, sharex=True)
     values = [s.result.mean for cells in grid.cells.values() for s in cells.values() if s.result and not s.lost]
     norm = Normalize(min(values, default=0.0), max(values, default=1.0) + 1e-9)
@@ -108,12 +108,14 @@ def draw_heatmaps(task: TaskGroup) -> Figure:
 def _draw_heatmap(axes: Any, method: str, task: TaskGroup, norm: Normalize, colours: Colormap) -> None:
     grid = task.grid
     axes.set_title(method, size=9, weight="bold")
-    axes.set(xlim=(-0.5, len(grid.lrs) - 0.5), ylim=(-0.5, len(grid.seconds) - 0.5))
+    axes.set(xlim=(-0.5, len(grid.lrs) - 0.5), ylim=(-0.5, len(grid.second_values) - 0.5))
     axes.set_xticks(range(len(grid.lrs)), [f"{lr:g}" for lr in grid.lrs])
-    axes.set_yticks(range(len(grid.seconds)), ["none" if value is None else f"{value:g}" for value in grid.seconds])
+    axes.set_yticks(
+        range(len(grid.second_values)), ["none" if value is None else f"{value:g}" for value in grid.second_values]
+    )
     axes.tick_params(length=0)
     for (lr, second), setting in grid.cells[method].items():
-        x, y = grid.lrs.index(lr), grid.seconds.index(second)
+        x, y = grid.lrs.index(lr), grid.second_values.index(second)
         corner, middle = (x - 0.48, y - 0.48), {"ha": "center", "va": "center"}
         if setting.lost:
             axes.add_patch(Rectangle(corner, 0.96, 0.96, facecolor="white", edgecolor="#a33c00", hatch="////", lw=0.6))

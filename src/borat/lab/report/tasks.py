@@ -23,7 +23,7 @@ LOSS_NAMES = {"ce": "cross-entropy", "hinge": "multi-class hinge", "smooth-hinge
 RESULT_COLUMN = {measure: column for column, measure in RESULTS.items()}
 """Columns of the table of runs, by measure."""
 MANY_METHODS = 6
-"""Largest number of methods whose lines over the learning rate can be told apart."""
+"""Largest number of methods whose lines over the learning rate are distinguishable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,9 @@ class ResultGrid:
     """The result over the learning rate and, if it was varied, over a second parameter."""
 
     second: str | None
+    """Key of the second parameter."""
     lrs: tuple[float, ...]
-    seconds: tuple[float | None, ...]
+    second_values: tuple[float | None, ...]
     cells: dict[str, dict[Place, Setting]]
     """Settings by method and place; the best one if further keys were varied."""
 
@@ -161,8 +162,8 @@ class TaskGroup:
             tried.setdefault(setting.method, {}).setdefault(place, []).append(setting)
         cells = {m: {place: choose(same, self.select_on) for place, same in of.items()} for m, of in tried.items()}
         places = {place for of in cells.values() for place in of}
-        seconds = sorted({value for _, value in places}, key=lambda value: (value is None, value))
-        return ResultGrid(second, tuple(sorted({lr for lr, _ in places})), tuple(seconds), cells)
+        second_values = sorted({value for _, value in places}, key=lambda value: (value is None, value))
+        return ResultGrid(second, tuple(sorted({lr for lr, _ in places})), tuple(second_values), cells)
 
     @cached_property
     def usable(self) -> list[Usable]:
@@ -201,7 +202,7 @@ def _place_in_table(config: RunConfig) -> tuple[Any, ...]:
 
 
 def choose(settings: Sequence[Setting], select_on: str) -> Setting:
-    """Return the best setting; one that is running or lost only if no other has finished."""
+    """Return the best setting; a running or lost one only if no other has finished."""
 
     def score(setting: Setting) -> float:
         return float(setting.runs[select_on].mean()) if select_on in setting.runs else math.nan

@@ -31,9 +31,9 @@ class Claim(StrictModel):
     these values of these keys. A cell is the mean over the seeds, and not usable if one diverged. In a mean over cells,
     a run that diverged has an accuracy of 0, or an infinite loss.
 
-    Each group of methods in ``order`` must be at least as good as the next, its worst as the other's best, by
-    ``margin`` or ``factor``; without these, the first must be better than the last. Or each method must reach
-    ``at_least`` or ``at_most``. Numbers are in the units of the paper: accuracies are in percent.
+    In ``order``, the worst method of each group must be at least as good as the best of the next group, by ``margin``
+    or ``factor``; without these, the first group must be better than the last. Alternatively, each method must satisfy
+    ``at_least`` and ``at_most``. Numbers are in the units of the paper: accuracies are in percent.
 
     A claim about another ``metric`` than the table's, or about an earlier ``epoch`` than the last, takes the value from
     the record of that epoch, counted from 1.

@@ -124,7 +124,7 @@ class Study(ABC):
 
     @abstractmethod
     def missing(self, folder: Path) -> list[RunConfig]:
-        """Return the configurations still to train. Further seeds follow once all others are done."""
+        """Return the configurations that are not trained yet. Further seeds follow once all others are done."""
 
     @abstractmethod
     def run(self, folder: Path, **options: Unpack[RunOptions]) -> StudyResult:
@@ -144,7 +144,7 @@ class StudyResult:
         return f"{duration(self.seconds)} for the command"
 
     def failures(self) -> list[str]:
-        """Return the runs that failed, and why."""
+        """Return the failed runs and their errors."""
         return []
 
     @cached_property

@@ -28,7 +28,7 @@ Record = tuple[str, RunConfig, Metrics]
 EXPERIMENT = "experiment.json"
 """The file of an :class:`Experiment`."""
 ALWAYS = ("train_loss", "validation_accuracy", "validation_loss")
-"""Measurements that the table has even if no run has them."""
+"""Measurements that always have a column, even if no run has them."""
 RESULTS = {"accuracy": "accuracy", "final_loss": "loss", "perplexity": "perplexity"}
 """Columns and their measures on the test split, or on the validation split if there is no test split."""
 COUNTS = ("train_limit", "validation_size", "image_size", "window", "steps")

@@ -32,11 +32,11 @@ from borat.lab.strict import explain, one_of
 PACKAGES = ("borat", "torch", "numpy", "lightning", "datasets")
 STATUSES = ("finished", "diverged", "failed", "running")
 DONE = ("finished", "diverged")
-"""Statuses of runs that are not trained again. A failed run is, from its last checkpoint."""
+"""Statuses of runs that are not trained again; a failed run continues from its last checkpoint."""
 LOST = ("diverged", "failed")
 """Statuses of runs that ended without a result."""
 RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID")
-"""Environment variables for the rank of a process; the first process has none, or 0."""
+"""Environment variables for the rank of a process; unset or 0 in the first process."""
 REMEDIES = {
     "config.json": "move its folder away to start the run anew",
     "environment.json": "delete it to have it written again",
@@ -65,7 +65,7 @@ class Metrics:
 
     @property
     def is_done(self) -> bool:
-        """True if there is nothing left to train."""
+        """True if training has ended."""
         return self.status in DONE
 
 

@@ -24,7 +24,7 @@ from borat.lab.signals import Interrupted
 from borat.lab.store.run import Run, exclusive, lock_of
 
 PATIENCE = 60.0
-"""Time to wait for a run's folder, in seconds: longer than the worker of another sweep takes to save and end."""
+"""Seconds to wait for a run's folder: more than the worker of another sweep needs to save and end."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,18 @@ class Job(Point, ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Do the work, or continue it."""
+        """Run the job, or continue it."""
 
     @abstractmethod
     def outcome(self) -> Outcome | None:
-        """Return the stored result, or None if the work is not done."""
+        """Return the stored result, or None if the job is not done."""
 
     def progress(self) -> int:
         """Return the number of parts that are done."""
         return 0
 
     def __call__(self) -> str | None:
-        """Do the work in a worker process, and return the traceback if it fails."""
+        """Run the job in a worker process, and return the traceback if it fails."""
         try:
             with exclusive(self.folder, PATIENCE), _output_to(self.folder.parent / "logs" / f"{self.folder.name}.txt"):
                 if self.outcome() is None:  # another sweep may have done it in the meantime

@@ -15,7 +15,7 @@ from torch.nn import functional
 from borat.lab.tasks.task import DataTask, minibatches, mlp
 
 HELD_OUT = 300
-"""Number of digits in the validation split, and in the test split."""
+"""Number of digits in each of the validation and test splits."""
 
 
 @lru_cache

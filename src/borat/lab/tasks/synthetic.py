@@ -44,7 +44,7 @@ class GaussianLikelihood(DataTask):
     """Predict a mean and a variance by maximum likelihood; the loss is negative where the noise is small."""
 
     steps = 4000
-    metric = "divergence from the truth in nats"
+    metric = "KL divergence from the true distribution in nats"
 
     def __init__(self) -> None:
         random, sizes = torch.Generator().manual_seed(2), NoisyRegression.sizes
@@ -290,10 +290,10 @@ class SequenceToSequence(SampledTask):
 
 
 class Adding(SampledTask):
-    """Add two marked numbers of a sequence (Hochreiter and Schmidhuber, 1997)."""
+    """Add the two marked numbers of a sequence (Hochreiter and Schmidhuber, 1997)."""
 
     steps = 3000
-    metric = "root of the squared error"
+    metric = "root mean squared error"
     length, width = 20, 32
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:

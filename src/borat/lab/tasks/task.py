@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class TrainingTask(ABC):
-    """A kind of training with its own model, loss and score.
+    """Base class of tasks: a kind of training with its own model, loss and score.
 
     The constructor takes no arguments and loads or generates the data, the same for every seed. All other randomness
     comes from PyTorch's global generator, which :func:`borat.lab.tasks.run` seeds. A task with one network implements
@@ -33,7 +33,7 @@ class TrainingTask(ABC):
 
     @abstractmethod
     def batches(self, model: nn.Module) -> Iterator[Any]:
-        """Yield training batches without end.
+        """Yield training batches indefinitely.
 
         ``model`` is the model in training, for tasks that collect their data with it.
         """
@@ -98,7 +98,7 @@ class SampledTask(TrainingTask):
 
 
 def minibatches(size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield shuffled batches without end, dropping the incomplete batch at the end of each pass.
+    """Yield shuffled batches indefinitely, dropping the incomplete batch at the end of each pass.
 
     >>> batch, labels = next(minibatches(2, torch.zeros(5, 3), torch.zeros(5)))
     >>> batch.shape, labels.shape

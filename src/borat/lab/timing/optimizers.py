@@ -69,7 +69,7 @@ class OptimizerCost:
 
 
 def ignore(done: int, total: int) -> None:
-    """Show no progress."""
+    """Report no progress."""
 
 
 def take_turns(measures: Mapping[str, Callable[[int], T]], rounds: int, progress: Progress) -> dict[str, list[T]]:

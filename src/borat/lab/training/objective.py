@@ -17,7 +17,7 @@ from borat.lab.data import Description
 from borat.lab.training.processes import sum_over_processes
 
 LARGEST_EXPONENT = 700.0
-"""Largest number whose exponential is finite, roughly."""
+"""Approximately the largest number whose exponential is finite."""
 SUMS = ("loss", "examples", "correct", "answers", "among_five")
 
 
@@ -27,11 +27,11 @@ class Tally:
 
     loss: float = 0.0
     examples: float = 0
-    """Sum of the weights of the losses."""
+    """Number of examples, or of characters, over which the loss is a sum."""
     correct: float = 0
     answers: float = 0
     among_five: float = 0
-    """Number of correct answers among the top five, if counted."""
+    """Number of answers with the true class among the top five, if counted."""
     seconds: float = 0.0
     step_sizes: float = 0.0
     steps: int = 0

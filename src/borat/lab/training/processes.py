@@ -1,4 +1,4 @@
-"""The processes that train one model together: their start, their sums and their end."""
+"""Processes that train one model together: launch, reductions and shutdown."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from borat.lab.config import Execution
 from borat.lab.signals import ctrl_c_blocked, unblock_ctrl_c
 
 GRACE = 5.0
-"""Seconds that a process has to exit by itself after its parent has exited."""
+"""Seconds in which a process may exit by itself after its parent has exited."""
 LOOPBACK = "127.0.0.1"
 _FIRST = "BORAT_FIRST_PROCESS"
 """Environment variable for the PID of the first process."""
-_MEETING = "BORAT_MEETING"
+_RENDEZVOUS = "BORAT_RENDEZVOUS"
 """Environment variable for the file through which the processes rendezvous."""
 
 
 def launch(execution: Execution, precision: str) -> Fabric:
     """Start the processes; each of them returns from this function."""
     several = execution.devices > 1
-    strategy: Strategy | str = _MeetingDDP() if execution.strategy == "ddp" or several else "auto"
+    strategy: Strategy | str = _RendezvousDDP() if execution.strategy == "ddp" or several else "auto"
     if execution.strategy == "fsdp":
-        strategy = _MeetingFSDP(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
+        strategy = _RendezvousFSDP(_shard, data_parallel_size=execution.devices, tensor_parallel_size=1)
     with _quiet_lightning():
         try:
             fabric = Fabric(
@@ -57,12 +57,12 @@ def launch(execution: Execution, precision: str) -> Fabric:
             where = f"devices={execution.devices}, accelerator={execution.accelerator!r}"
             raise ValueError(f"{where}: {error}") from error
         if several:
-            _end_with_first()
-        _meet_on_this_machine(fabric)
-        with _all_or_none(fabric), ctrl_c_blocked() if several else nullcontext():
+            _exit_with_first()
+        _rendezvous_on_this_machine(fabric)
+        with _killing_if_incomplete(fabric), ctrl_c_blocked() if several else nullcontext():
             fabric.launch()
     if dist.is_initialized():
-        atexit.register(_leave_processes)
+        atexit.register(_destroy_process_group)
     return fabric
 
 
@@ -85,14 +85,14 @@ def without_denormals() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
-class _Meeting(Strategy):
-    """Wait for the other processes in Python, where Ctrl-C interrupts, unlike in PyTorch's own rendezvous."""
+class _Rendezvous(Strategy):
+    """Rendezvous in Python, which Ctrl-C can interrupt, unlike PyTorch's own."""
 
     def setup_environment(self) -> None:
         unblock_ctrl_c()
-        if _MEETING in os.environ and not dist.is_initialized():
+        if _RENDEZVOUS in os.environ and not dist.is_initialized():
             count = self.num_processes  # type: ignore[attr-defined]
-            store = FileStore(os.environ[_MEETING], count)
+            store = FileStore(os.environ[_RENDEZVOUS], count)
             store.add("arrived", 1)
             while store.add("arrived", 0) < count:
                 time.sleep(0.05)
@@ -101,15 +101,15 @@ class _Meeting(Strategy):
         super().setup_environment()
 
 
-class _MeetingDDP(_Meeting, DDPStrategy):
+class _RendezvousDDP(_Rendezvous, DDPStrategy):
     pass
 
 
-class _MeetingFSDP(_Meeting, ModelParallelStrategy):
+class _RendezvousFSDP(_Rendezvous, ModelParallelStrategy):
     pass
 
 
-def _meet_on_this_machine(fabric: Fabric) -> None:
+def _rendezvous_on_this_machine(fabric: Fabric) -> None:
     """Let processes that are started here rendezvous through a file and communicate over loopback.
 
     By default, PyTorch would open a port on all interfaces. Processes that another program started, or that have a
@@ -125,11 +125,11 @@ def _meet_on_this_machine(fabric: Fabric) -> None:
     if "LOCAL_RANK" not in os.environ:
         folder = tempfile.mkdtemp()
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        os.environ[_MEETING] = f"{folder}/meeting"
+        os.environ[_RENDEZVOUS] = f"{folder}/rendezvous"
 
 
-def _end_with_first() -> None:
-    """Let the processes that Fabric starts exit with this one, whose PID they inherit.
+def _exit_with_first() -> None:
+    """Make the processes that Fabric starts exit with this one, whose PID they inherit.
 
     Otherwise they would wait for a long time if it is killed while they start.
     """
@@ -146,7 +146,7 @@ def _end_with_first() -> None:
 
 
 @contextmanager
-def _all_or_none(fabric: Fabric) -> Iterator[None]:
+def _killing_if_incomplete(fabric: Fabric) -> Iterator[None]:
     """Kill the started processes if not all of them start."""
     try:
         yield
@@ -161,7 +161,7 @@ def _all_or_none(fabric: Fabric) -> Iterator[None]:
         raise
 
 
-def _leave_processes() -> None:
+def _destroy_process_group() -> None:
     """End gloo's threads before the interpreter exits: a thread that releases a tensor later would abort the process.
 
     FSDP's threads stay, because PyTorch's caches refer to them; after a moment they have nothing to release.

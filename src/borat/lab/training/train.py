@@ -39,7 +39,7 @@ from borat.lab.training.tensorboard import Events
 
 EVALUATION_BATCH = 512
 STATISTICS_BATCHES = 16
-"""Number of batches for measuring running statistics at an average."""
+"""Number of batches on which running statistics are measured at an average."""
 PATIENCE = 5.0
 """Seconds to wait for another process to release the run's folder."""
 
@@ -90,9 +90,9 @@ class Training:
         """Train to the end of the budget, or until the loss is no longer finite, which is a result as well."""
         self._open()
         try:
-            with asking_to_stop() as is_asked, self.events:
+            with asking_to_stop() as should_stop, self.events:
                 while self.metrics.status == "running":
-                    self._train_epoch(listener if self.fabric.is_global_zero else None, is_asked)
+                    self._train_epoch(listener if self.fabric.is_global_zero else None, should_stop)
                     self._finish_epoch()
         except Interrupted:
             raise
@@ -119,7 +119,7 @@ class Training:
         has_events = self.execution.tensorboard and self.fabric.is_global_zero and self.metrics.status == "running"
         self.events = Events(self.run.path / "tensorboard" if has_events else None, self.optimizer, self._batches_done)
 
-    def _train_epoch(self, listener: Listener | None, is_asked: Callable[[], bool]) -> None:
+    def _train_epoch(self, listener: Listener | None, should_stop: Callable[[], bool]) -> None:
         self.model.train()
         start = time.perf_counter()
         for batch in self._batches("train", self.config.batch_size, start=self.position.batch):
@@ -139,7 +139,7 @@ class Training:
             self.events.batch(self._batches_done, loss)
             if listener is not None:
                 listener(self.position, self.tally, self.batches)
-            if any(sum_over_processes(self.fabric, is_asked())):
+            if any(sum_over_processes(self.fabric, should_stop())):
                 self._save("last.pt")
                 raise Interrupted(
                     f"stopped at epoch {self.position.epoch}, batch {self.position.batch}; resume to continue"

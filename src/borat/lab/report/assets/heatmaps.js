@@ -38,7 +38,7 @@ const placeOf = (cell, range) => (cell.mean - range[0]) / (range[1] - range[0]);
 
 function heatmapTrace(cells, task, range) {
   const { grid } = task;
-  const table = () => grid.seconds.map(() => grid.lrs.map(() => null));
+  const table = () => grid.secondValues.map(() => grid.lrs.map(() => null));
   const [z, customdata] = [table(), table()];
   for (const cell of cells) {
     z[cell.row][cell.column] = cell.lost || !known(cell.mean) ? null : placeOf(cell, range);
@@ -90,7 +90,7 @@ function lostTraces(cells, task) {
 
 function drawHeatmap(target, found, task, range) {
   const { grid } = task;
-  const place = (cell) => ({ column: grid.lrs.indexOf(cell.lr), row: grid.seconds.indexOf(cell.second) });
+  const place = (cell) => ({ column: grid.lrs.indexOf(cell.lr), row: grid.secondValues.indexOf(cell.second) });
   const cells = found.map((cell) => ({ ...cell, ...place(cell) })).filter((cell) => cell.column >= 0 && cell.row >= 0);
   const ticks = (values) => ({
     tickvals: values.map((_, i) => i),
@@ -100,10 +100,10 @@ function drawHeatmap(target, found, task, range) {
     ticks: "",
     fixedrange: true,
   });
-  target.style.height = `${66 + 38 * Math.max(grid.seconds.length, 2)}px`;
+  target.style.height = `${66 + 38 * Math.max(grid.secondValues.length, 2)}px`;
   plot(target, [heatmapTrace(cells, task, range), labelTrace(cells, task, range), ...lostTraces(cells, task)], {
     xaxis: axis("learning rate", ticks(grid.lrs)),
-    yaxis: axis(grid.second, ticks(grid.seconds)),
+    yaxis: axis(grid.second, ticks(grid.secondValues)),
     hovermode: "closest",
   });
 }

@@ -38,7 +38,7 @@ function showVerdict() {
 function explainUsable() {
   const { accuracy, loss } = report.margins;
   const [points, share] = [`${short(100 * accuracy)} points`, `${short(100 * loss)} %`];
-  const byLoss = report.tasks.some((task) => !isShare(task)) ? `, or its loss within ${share} where that decides,` : "";
+  const byLoss = report.tasks.some((task) => !isShare(task)) ? `, or its loss within ${share} if there is no accuracy,` : "";
   return (
     `A setting is usable if its accuracy is within ${points}${byLoss} of the best of all methods. ` +
     "Decades span the longest unbroken stretch of usable learning rates, each at the radius (or weight decay) that " +

@@ -12,7 +12,7 @@ from borat.lab.tables import DASH, Table
 
 
 class GridSpec(PaperSpec):
-    """All configurations of all methods, each a mean over the seeds."""
+    """The mean over the seeds for each configuration of each method."""
 
     @property
     def fit_metric(self) -> str:

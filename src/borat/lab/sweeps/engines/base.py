@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple, Protocol
 
 HEARTBEAT = 0.5
-"""Longest time between two yields of an engine, in seconds."""
+"""Maximum number of seconds between two yields of an engine."""
 GRACE = 30.0
-"""Time in which a job that is asked to stop must save, in seconds."""
+"""Seconds in which a job must save after it was asked to stop."""
 
 Call = Callable[[], str | None]
 """A job that can be sent to another process; returns the traceback of an error, if any.

@@ -62,7 +62,7 @@ class LocalEngine(StrictModel):
 
 
 class _Worker:
-    """A process that does one job at a time. It has its own pipe, so that its death affects no other worker."""
+    """A process that runs one job at a time. It has its own pipe, so that its death affects no other worker."""
 
     def __init__(self, context: BaseContext, threads: int) -> None:
         self.pipe, far_end = context.Pipe()
@@ -110,7 +110,7 @@ def _stop(workers: Iterable[_Worker]) -> None:
 
 
 def _work(pipe: Connection, threads: int, environment: Mapping[str, str]) -> None:
-    """Do the jobs that arrive, until the pipe is closed."""
+    """Run jobs from the pipe until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes; the sweep handles it
     os.environ.clear()
     os.environ.update(environment, OMP_NUM_THREADS=str(threads))  # the server has the environment of its start
