@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 
@@ -208,6 +209,28 @@ def test_the_start_is_a_step_size_in_the_metric():
     for k, batch in enumerate(batches(2), start=1):
         train(model, optimizer, [batch])
         assert optimizer.last_step.step_size == pytest.approx(0.5 * (1.0 - 0.9**k) * 0.01 * 0.97**k, rel=1e-3)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("clip", [1.0, 1e-3])
+def test_the_first_steps_of_many_parameters_are_short(clip, capturable):
+    """All coordinates move alike in the metric, so that a step of size 0.01 would have a length of 4."""
+    random = torch.Generator().manual_seed(0)
+    target = torch.randn(160_000, dtype=torch.float64, generator=random)
+
+    def batch(w: np.ndarray) -> tuple[float, np.ndarray]:
+        return 0.5 * float(((w - target.numpy()) ** 2).sum()), clip * (w - target.numpy())
+
+    w = nn.Parameter(torch.zeros_like(target))
+    optimizer = FreeBORAT([w], capturable=capturable)
+    expected = free_borat(w.detach().numpy().copy(), itertools.repeat(batch, 6), 3)
+    for k, (y, *_) in enumerate(expected, start=1):
+        loss, gradient = batch(w.detach().numpy().copy())
+        w.grad = torch.from_numpy(gradient)
+        optimizer.step(loss=loss)
+        np.testing.assert_allclose(w.detach().numpy(), y, rtol=0, atol=1e-9)
+        if k == 1:
+            assert optimizer.last_step.step_norm == pytest.approx(0.5 * 0.1 * 0.97, rel=1e-6)
 
 
 @pytest.mark.parametrize("shift", [1.0, 10.0, -3.0, 1e3])

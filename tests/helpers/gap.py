@@ -35,7 +35,7 @@ def read(losses: Sequence[float], beta: float = 0.9, gamma: float = 1e9) -> Read
     """Measure the gap of a sequence of losses. The first deviation, ``START * gamma``, is too large for clipping."""
     ops, state, rows = host_ops(1), new_rolling(2), []
     for k, loss in enumerate(losses, start=1):
-        state = measure_gap(ops, state, loss, 0.0, gamma, beta)[0]._replace(batches=k)
+        state = measure_gap(ops, state, loss, 0.0, gamma, 1.0, beta)[0]._replace(batches=k)
         rows.append((state.mean, state.average, state.won, state.lost))
     return Readings(*torch.tensor(rows, dtype=torch.float64).T)
 

@@ -111,7 +111,7 @@ def free_borat(
         # 3
         gamma, warmth = g @ (g / D), 1.0 - beta**k
         if aim is None:
-            gap = gap_of.send((loss, g @ (z - y), gamma))
+            gap = gap_of.send((loss, g @ (z - y), gamma, np.linalg.norm(g / D)))
             all_gaps, all_gamma = all_gaps + gap, all_gamma + gamma
             T = b[-1] - 0.5 * warmth * gap
         else:
@@ -136,10 +136,10 @@ def free_borat(
         yield y, x, z, alpha
 
 
-def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], None]:
-    """Measure the gap: receive the loss, <g, z - y> and gamma of each batch, and yield its gap."""
+def measured_gap(beta: float) -> Generator[float, tuple[float, float, float, float], None]:
+    """Measure the gap: receive the loss, <g, z - y>, gamma and the norm of g / D of each batch, and yield its gap."""
     curve = average = slopes = highest = top = best = reach = won = lost = deviation = rise = gaps = gammas = 0.0
-    loss, apart, gamma = yield 0.0
+    loss, apart, gamma, length = yield 0.0
     for k in itertools.count(1):
         if k == 1:
             curve = average = highest = last = loss
@@ -169,9 +169,9 @@ def measured_gap(beta: float) -> Generator[float, tuple[float, float, float], No
         if rise > 0.0 and top - slopes <= 0.5 * best:
             usual = max(0.01, gaps / gammas if gammas > 0.0 else 0.0) * gamma
             gap = min(gap, usual * (0.04 * np.sqrt(k) + (max(highest - curve, lost) / (10.0 * rise)) ** 2))
-        gap += 0.97**k * 0.01 * gamma
+        gap += 0.97**k * (min(0.01, 1.0 / length) if length > 0.0 else 0.0) * gamma
         gaps, gammas = gaps + gap, gammas + gamma
-        loss, apart, gamma = yield gap
+        loss, apart, gamma, length = yield gap
 
 
 def project_l2(radius: float) -> Callable[[Vector], Vector]:

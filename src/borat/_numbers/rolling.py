@@ -20,8 +20,8 @@ AIM = 0.5
 """Fraction of the gap that a step aims to close."""
 WON = 9.0
 """Factor from the progress so far to the gap."""
-START, FADE = 0.01, 0.97
-"""First step size in the metric, and its decay with each batch."""
+START, LENGTH, FADE = 0.01, 1.0, 0.97
+"""Limits of the first step, its size in the metric and its length, and their decay with each batch."""
 REACH = 0.25
 """Fraction of the largest fall since the largest slide that the slide is compared with, if more than the fall then."""
 CALM, CLEAR = 0.04, 10.0
@@ -145,7 +145,8 @@ def roll(
 
     # 3. The gap, the target and the cap.
     gamma = ops.split(gram, (pieces**2 - 1, 1))[1].sum()
-    measured, gap = measure_gap(ops, old, loss, to_centre, gamma, beta)
+    unit = ops.split(step_grams.sum(0), (pieces**2 - 1, 1))[1].sum()
+    measured, gap = measure_gap(ops, old, loss, to_centre, gamma, unit, beta)
     if aim is None:
         target = value - AIM * warmup * gap
         measured = replace(measured, usual=polyak_step(ops, measured.gaps, measured.squares))
@@ -205,7 +206,7 @@ def roll(
 
 
 def measure_gap(
-    ops: Ops, old: Rolling, loss: Number, to_centre: Number, gamma: Number, beta: Number
+    ops: Ops, old: Rolling, loss: Number, to_centre: Number, gamma: Number, unit: Number, beta: Number
 ) -> tuple[Rolling, Number]:
     """Estimate the remaining gap from the progress so far; return the numbers with this batch, and the gap.
 
@@ -213,9 +214,11 @@ def measure_gap(
     for ``p = 1/2``, the rate of stochastic methods, by the gap itself. If the loss has risen, it can fall by as much
     again. Both are differences of losses, so no bound has to be known. Slopes convert them to units of the gradient,
     which may be clipped. If losses scatter more than their mean moves, most of the measured progress is noise, which
-    limits the gap unless fresh gradients confirm the progress.
+    limits the gap unless fresh gradients confirm the progress. Before there is any progress, the gap is that of a short
+    step. The metric makes all coordinates move alike, so the length of a step of size 1 grows with their number, and
+    the more there are, the smaller is the step size.
 
-    ``to_centre`` is ``<g, z - y>``, ``gamma`` is ``<g, g / D>``.
+    ``to_centre`` is ``<g, z - y>``, ``gamma`` is ``<g, g / D>``, and ``unit`` is ``<g / D, g / D>``.
     """
     k, is_first = old.batches + 1, old.batches == 0
     mean, move, average, change = _smooth(ops, old, loss, beta)
@@ -230,7 +233,9 @@ def measure_gap(
     clear = ops.maximum(fall, lost) / ops.where(is_noisy, CLEAR * rise, 1.0)
     usual = ops.where(old.usual > START, old.usual, START) * gamma
     limit = ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
-    gap = ops.minimum((WON * won + lost) * confirmed, limit) + FADE**k * START * gamma
+    most = (LENGTH / START) ** 2
+    start = LENGTH / ops.sqrt(ops.where(unit > most, unit, most))
+    gap = ops.minimum((WON * won + lost) * confirmed, limit) + FADE**k * start * gamma
     before = ops.where(is_first, 1.0, old.batches)
     return replace(
         old,
