@@ -104,6 +104,11 @@ class FreeBORAT(LossOptimizer):
         reduce_loss: bool = True,
         capturable: bool | None = None,
     ) -> None:
+        if isinstance(bundle_size, float):  # in other optimizers, this argument is the learning rate
+            raise ValueError(
+                f"bundle_size must be an integer of at least 2, got {bundle_size!r}. FreeBORAT has no learning "
+                "rate; lr, a factor on the step, is a keyword argument"
+            )
         check_count("bundle_size", bundle_size, minimum=2)
         defaults = {
             "lr": lr,

@@ -266,6 +266,7 @@ def errors_of_free():
     others = (("betas", (0.5, 0.5)), ("aim", 0.9), ("eps", 1.0))
     return [
         *(refused("bundle_size must be an integer of at least 2", bundle_size=bad) for bad in (0, 1, 2.0, True)),
+        refused(r"got 0\.001\. FreeBORAT has no learning rate", bundle_size=0.001),
         refused("lr must be a number of at least 0", lr=None),
         refused("lr must be finite", lr=math.inf),
         *(
