@@ -145,7 +145,7 @@ def roll(
 
     # 3. The gap, the target and the cap.
     gamma = ops.split(gram, (pieces**2 - 1, 1))[1].sum()
-    unit = ops.split(step_grams.sum(0), (pieces**2 - 1, 1))[1].sum()
+    unit = ops.split(step_grams, (pieces**2 - 1, 1))[1].sum()
     measured, gap = measure_gap(ops, old, loss, to_centre, gamma, unit, beta)
     if aim is None:
         target = value - AIM * warmup * gap
@@ -220,13 +220,14 @@ def measure_gap(
 
     ``to_centre`` is ``<g, z - y>``, ``gamma`` is ``<g, g / D>``, and ``unit`` is ``<g / D, g / D>``.
     """
-    k, is_first = old.batches + 1, old.batches == 0
-    mean, move, average, change = _smooth(ops, old, loss, beta)
+    k, is_first, is_later = old.batches + 1, old.batches == 0, old.batches > 0
+    mean, move, average, change = _smooth(ops, old, loss, beta, is_first)
     fade = (old.batches / k) ** 0.5
     won = ops.maximum(average - mean, fade * old.won)
-    lost = _drawdown(ops, fade * old.lost, -move, is_first)
-    fall = _drawdown(ops, old.fall, move, is_first)
-    confirmed, slide, steepest, reach = _confirm(ops, old, to_centre, fall)
+    lost = _drawdown(ops, fade * old.lost, -move, is_later)
+    fall = _drawdown(ops, old.fall, move, is_later)
+    before = ops.where(is_later, old.batches, 1.0)
+    confirmed, slide, steepest, reach = _confirm(ops, old, 2.0 / before * to_centre, fall, is_later)
     jump = old.mean + change - old.last
     rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0, jump) - old.rise)
     is_noisy = (rise > 0.0) & (slide <= CONFIRMED * steepest)
@@ -236,7 +237,6 @@ def measure_gap(
     most = (LENGTH / START) ** 2
     start = LENGTH / ops.sqrt(ops.where(unit > most, unit, most))
     gap = ops.minimum((WON * won + lost) * confirmed, limit) + FADE**k * start * gamma
-    before = ops.where(is_first, 1.0, old.batches)
     return replace(
         old,
         mean=mean,
@@ -255,31 +255,34 @@ def measure_gap(
     ), gap
 
 
-def _smooth(ops: Ops, old: Rolling, loss: Number, beta: Number) -> tuple[Number, Number, Number, Number]:
+def _smooth(
+    ops: Ops, old: Rolling, loss: Number, beta: Number, is_first: Number
+) -> tuple[Number, Number, Number, Number]:
     """Return the running mean of the loss, its move, the average of all losses, and the change that enters them.
 
     The change, from the running mean to the loss, is clipped. Either of the first two losses may be an outlier, so the
     lower one counts.
     """
-    k, is_early = old.batches + 1, (old.batches == 0) | (old.batches == 1)
+    k, is_early = old.batches + 1, old.batches < 2
     most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses have no scale
     change = loss - old.mean
     change = ops.where(change > most, most, ops.where(change < -most, -most, change))
-    lower = ops.where((old.batches == 0) | (loss < old.mean), loss, old.mean)
+    lower = ops.where(is_first | (loss < old.mean), loss, old.mean)
     move = ops.where(is_early, 0.0 * change, (1.0 - beta) / (1.0 - beta**k) * change)
     mean = ops.where(is_early, lower, old.mean + move)
     average = ops.where(is_early, lower, old.average + (old.mean + change - old.average) / k)
     return mean, move, average, change
 
 
-def _confirm(ops: Ops, old: Rolling, to_centre: Number, fall: Number) -> tuple[Number, Number, Number, Number]:
+def _confirm(
+    ops: Ops, old: Rolling, slope: Number, fall: Number, is_later: Number
+) -> tuple[Number, Number, Number, Number]:
     """Return the share of the fall that slopes confirm, at most 1, and the new slide, steepest slide and reach.
 
-    The average moves by ``2 / (k - 1) (z - x)``. The slopes of fresh gradients along its path, the slide, add up to the
-    fall of the loss unless gradients were clipped.
+    The average moves by ``2 / (k - 1) (z - x)``, and ``slope`` is that of a fresh gradient along its path. The slopes,
+    the slide, add up to the fall of the loss unless gradients were clipped.
     """
-    is_first = old.batches == 0
-    slide = _drawdown(ops, old.slide, 2.0 / ops.where(is_first, 1.0, old.batches) * to_centre, is_first)
+    slide = _drawdown(ops, old.slide, slope, is_later)
     is_steepest = (slide > old.steepest) & (fall > 0.0)
     steepest = ops.where(is_steepest, slide, old.steepest)
     reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
@@ -288,10 +291,10 @@ def _confirm(ops: Ops, old: Rolling, to_centre: Number, fall: Number) -> tuple[N
     return share, slide, steepest, reach
 
 
-def _drawdown(ops: Ops, old: Number, move: Number, is_first: Number) -> Number:
+def _drawdown(ops: Ops, old: Number, move: Number, is_later: Number) -> Number:
     """Return the distance of a curve below its highest value after a move, given the distance before it."""
     new = old - move
-    return ops.where((new > 0.0) & (is_first == False), new, 0.0 * new)  # noqa: E712
+    return ops.where((new > 0.0) & is_later, new, 0.0 * new)
 
 
 def _is_outlier(old: Rolling, gamma: Number) -> Number:
