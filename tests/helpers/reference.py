@@ -97,7 +97,7 @@ def free_borat(
     beta, beta2 = betas
     z = x = y = project(y)
     v = np.zeros_like(z)
-    A, b = np.zeros((0, len(z))), np.zeros(0)
+    A, losses, linear = np.zeros((0, len(z))), np.zeros(0), np.zeros(0)
     gap_of, all_gaps, all_gamma = measured_gap(beta), 0.0, 0.0
     next(gap_of)
     for k, batch in enumerate(batches, start=1):
@@ -107,14 +107,17 @@ def free_borat(
         D = np.sqrt(v / (1.0 - beta2**k)) + eps
         # 2
         A = np.vstack((A, g))[-(bundle_size - 1) :]
-        b = np.append(b, loss + g @ (z - y))[-(bundle_size - 1) :]
+        losses = np.append(losses, loss)[-(bundle_size - 1) :]
+        linear = np.append(linear, g @ (z - y))[-(bundle_size - 1) :]
         # 3
         gamma, warmth = g @ (g / D), 1.0 - beta**k
         if aim is None:
-            gap = gap_of.send((loss, g @ (z - y), gamma, np.linalg.norm(g / D)))
+            gap, R = gap_of.send((loss, g @ (z - y), gamma, np.linalg.norm(g / D)))
+            b = R * losses + linear
             all_gaps, all_gamma = all_gaps + gap, all_gamma + gamma
             T = b[-1] - 0.5 * warmth * gap
         else:
+            b = losses + linear
             gap = max(b[-1] - lower_bound, 0.0)
             T = lower_bound + gap * (1.0 - aim * warmth)
         alpha = np.append(np.zeros(len(b)), 1.0)
@@ -129,17 +132,17 @@ def free_borat(
             u = -eta * (A.T @ alpha[:-1]) / D
             tau = eta * (1.0 - alpha[-1])
             before, z = z, project(z + lr * (u - tau * weight_decay * y))
-            b = b + A @ (z - before)
+            linear = linear + A @ (z - before)
         # 6
         x = x + 2.0 / (k + 1.0) * (z - x)
         y = (1.0 - beta) * z + beta * x
         yield y, x, z, alpha
 
 
-def measured_gap(beta: float) -> Generator[float, tuple[float, float, float, float], None]:
-    """Measure the gap: receive the loss, <g, z - y>, gamma and the norm of g / D of each batch, and yield its gap."""
+def measured_gap(beta: float) -> Generator[tuple[float, float], tuple[float, float, float, float], None]:
+    """Measure the gap: receive the loss, <g, z - y>, gamma and the norm of g / D; yield the gap and the scale R."""
     curve = average = slopes = highest = top = best = reach = won = lost = deviation = rise = gaps = gammas = 0.0
-    loss, apart, gamma, length = yield 0.0
+    loss, apart, gamma, length = yield 0.0, 1.0
     for k in itertools.count(1):
         if k == 1:
             curve = average = highest = last = loss
@@ -171,7 +174,7 @@ def measured_gap(beta: float) -> Generator[float, tuple[float, float, float, flo
             gap = min(gap, usual * (0.04 * np.sqrt(k) + (max(highest - curve, lost) / (10.0 * rise)) ** 2))
         gap += 0.97**k * (min(0.01, 1.0 / length) if length > 0.0 else 0.0) * gamma
         gaps, gammas = gaps + gap, gammas + gamma
-        loss, apart, gamma, length = yield gap
+        loss, apart, gamma, length = yield gap, R
 
 
 def project_l2(radius: float) -> Callable[[Vector], Vector]:

@@ -1,9 +1,9 @@
 """FreeBORAT's rolling bundle in numbers: steps 2 to 5 of the algorithm without its vectors.
 
 Each batch adds a piece and removes the oldest. A piece is an affine function, stored as its gradient (a row of the
-optimizer's state) and its value at the origin: its value at the centre is computed again for every step, because weight
-decay, a projection or the user may have moved the centre. Shapes are fixed: rows without a gradient count as copies of
-the target.
+optimizer's state), its loss, and its value at the origin without the loss. Its value at the centre is computed again
+for every step: weight decay, a projection or the user may have moved the centre, and the scale of the losses changes.
+Shapes are fixed: rows without a gradient count as copies of the target.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Rolling(NamedTuple):
 
     batches: Number  # the number of batches taken, ``k``
     updates: Number  # the number of updates; an outlier among the first two batches resets k
-    at_origin: Numbers  # the values at the origin of the stored pieces, by row
+    losses: Numbers  # the losses of the stored pieces, by row
+    at_origin: Numbers  # the values of these pieces at the origin, without their losses
     mean: Number  # the running mean ``m`` of the loss, with bias correction
     average: Number  # the mean ``r`` of all losses
     deviation: Number  # the mean absolute deviation of the losses from the running mean
@@ -89,8 +90,8 @@ class RollingInfo(NamedTuple):
 
 def new_rolling(bundle_size: int) -> Rolling:
     """Return the numbers before the first batch."""
-    at_origin = np.zeros(bundle_size - 2)
-    return Rolling(0, 0, at_origin, *(0.0,) * 15, 0, 0, 0, 0.0, math.inf)
+    per_row = np.zeros(bundle_size - 2)
+    return Rolling(0, 0, per_row, per_row, *(0.0,) * 15, 0, 0, 0, 0.0, math.inf)
 
 
 def columns(pieces: int) -> tuple[int, int, int, int]:
@@ -139,14 +140,15 @@ def roll(
     gram, _, slopes, to_centre = ops.split(products.sum(0), columns(pieces))
     to_centre = to_centre.sum()
 
-    # 2. The value of the new piece at the centre, and at the origin, which is stored.
-    value = loss + to_centre
-    at_origin = value - ops.split(slopes, (rows, 1))[1].sum()
+    # 2. The new piece: its value at the origin without its loss.
+    at_origin = to_centre - ops.split(slopes, (rows, 1))[1].sum()
 
-    # 3. The gap, the target and the cap.
+    # 3. The gap and the scale of the losses, the target and the cap.
     gamma = ops.split(gram, (pieces**2 - 1, 1))[1].sum()
     unit = ops.split(step_grams, (pieces**2 - 1, 1))[1].sum()
-    measured, gap = measure_gap(ops, old, loss, to_centre, gamma, unit, beta)
+    measured, gap, scale = measure_gap(ops, old, loss, to_centre, gamma, unit, beta)
+    scale = scale if aim is None else 1.0
+    value = scale * loss + to_centre
     if aim is None:
         target = value - AIM * warmup * gap
         measured = replace(measured, usual=polyak_step(ops, measured.gaps, measured.squares))
@@ -159,7 +161,8 @@ def roll(
 
     # 4. The dual, with values measured from the new piece's.
     present = (ops.index < old.batches) | (ops.index == rows)
-    values = ops.where(present, ops.join(old.at_origin, at_origin) + slopes, target)
+    losses, at_origins = ops.join(old.losses, loss), ops.join(old.at_origin, at_origin)
+    values = ops.where(present, scale * losses + at_origins + slopes, target)
     b = ops.join(values, target)
     Q = ops.pad(eta * gram.reshape(pieces, pieces))
     alpha = merge_missing(ops, ops.dual(Q, b - value), present & (eta > 0.0))
@@ -169,16 +172,18 @@ def roll(
     squared_norm = weights @ (lr**2 @ step_grams).reshape(pieces, pieces) @ weights
     norm = ops.sqrt(ops.where(squared_norm > 0.0, squared_norm, 0.0 * loss))
     coefficients = lr.reshape(groups, 1) * weights
-    ok = (norm + 0.0 * (at_origin + alpha.sum()) <= longest) & (abs(coefficients).sum() <= largest)
+    ok = (norm + 0.0 * (value + alpha.sum()) <= longest) & (abs(coefficients).sum() <= largest)
     is_outlier = _is_outlier(old, gamma) & ok & (aim is None)
     ok = ok & (is_outlier == False)  # noqa: E712
     row = old.batches % rows if rows else 0
+    is_row = ops.split(ops.index, (rows, 1))[0] == row
     margin = loss - lower_bound
     taken = replace(
         measured,
         batches=k,
         updates=old.updates + 1,
-        at_origin=ops.where(ops.split(ops.index, (rows, 1))[0] == row, at_origin, old.at_origin),
+        losses=ops.where(is_row, loss, old.losses),
+        at_origin=ops.where(is_row, at_origin, old.at_origin),
         beta=beta,
         zeros=ops.where(norm > 0.0, old.zeros, old.zeros + 1),
         left_out=ops.where(old.batches > 0, 0 * old.left_out, old.left_out),
@@ -207,16 +212,16 @@ def roll(
 
 def measure_gap(
     ops: Ops, old: Rolling, loss: Number, to_centre: Number, gamma: Number, unit: Number, beta: Number
-) -> tuple[Rolling, Number]:
-    """Estimate the remaining gap from the progress so far; return the numbers with this batch, and the gap.
+) -> tuple[Rolling, Number, Number]:
+    """Estimate the remaining gap from the progress so far; return the new numbers, the gap, and the scale of losses.
 
     If the loss falls like ``f* + C k^-p``, its average so far exceeds it by ``p / (1 - p)`` times the remaining gap:
     for ``p = 1/2``, the rate of stochastic methods, by the gap itself. If the loss has risen, it can fall by as much
-    again. Both are differences of losses, so no bound has to be known. Slopes convert them to units of the gradient,
-    which may be clipped. If losses scatter more than their mean moves, most of the measured progress is noise, which
-    limits the gap unless fresh gradients confirm the progress. Before there is any progress, the gap is that of a short
-    step. The metric makes all coordinates move alike, so the length of a step of size 1 grows with their number, and
-    the more there are, the smaller is the step size.
+    again. Both are differences of losses, so no bound has to be known. The scale converts losses to the units of the
+    gradient, which may be clipped. If losses scatter more than their mean moves, most of the measured progress is
+    noise, which limits the gap unless fresh gradients confirm the progress. Before there is any progress, the gap is
+    that of a short step. The metric makes all coordinates move alike, so the length of a step of size 1 grows with
+    their number, and the more there are, the smaller is the step size.
 
     ``to_centre`` is ``<g, z - y>``, ``gamma`` is ``<g, g / D>``, and ``unit`` is ``<g / D, g / D>``.
     """
@@ -227,7 +232,7 @@ def measure_gap(
     lost = _drawdown(ops, fade * old.lost, -move, is_later)
     fall = _drawdown(ops, old.fall, move, is_later)
     before = ops.where(is_later, old.batches, 1.0)
-    confirmed, slide, steepest, reach = _confirm(ops, old, 2.0 / before * to_centre, fall, is_later)
+    scale, slide, steepest, reach = _confirm(ops, old, 2.0 / before * to_centre, fall, is_later)
     jump = old.mean + change - old.last
     rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0, jump) - old.rise)
     is_noisy = (rise > 0.0) & (slide <= CONFIRMED * steepest)
@@ -236,8 +241,8 @@ def measure_gap(
     limit = ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
     most = (LENGTH / START) ** 2
     start = LENGTH / ops.sqrt(ops.where(unit > most, unit, most))
-    gap = ops.minimum((WON * won + lost) * confirmed, limit) + FADE**k * start * gamma
-    return replace(
+    gap = ops.minimum((WON * won + lost) * scale, limit) + FADE**k * start * gamma
+    new = replace(
         old,
         mean=mean,
         average=average,
@@ -252,7 +257,8 @@ def measure_gap(
         reach=reach,
         gaps=ops.where(is_first, gap, old.gaps + gap),
         squares=ops.where(is_first, gamma, old.squares + gamma),
-    ), gap
+    )
+    return new, gap, scale
 
 
 def _smooth(

@@ -37,12 +37,12 @@ class FreeBORAT(LossOptimizer):
     the gradient :math:`g` of batch :math:`k` at :math:`y`, a step does the following:
 
     1. :math:`v \leftarrow \beta_2 v + (1-\beta_2) g^2`, and :math:`D = \sqrt{v / (1-\beta_2^k)} + \varepsilon`;
-    2. the new piece has the value :math:`b = \ell + \langle g, z - y \rangle` at the centre; the newest :math:`N-1`
-       pieces are kept;
+    2. the new piece has the value :math:`b = R \ell + \langle g, z - y \rangle` at the centre, where the scale
+       :math:`R \le 1` converts losses to the units of the gradient; the newest :math:`N-1` pieces are kept;
     3. the gap is :math:`h = \min(R (9 w + l), L) + 0.97^k s \gamma` with
        :math:`\gamma = \langle g, D^{-1} g \rangle`. Here :math:`w` is the distance of the loss below its average so
-       far and :math:`l` its distance above its lowest value, both decaying like :math:`1/\sqrt k`; :math:`R \le 1` is
-       the fraction of its fall that new gradients confirm; :math:`L` is a limit if losses are noisy; and
+       far and :math:`l` its distance above its lowest value, both decaying like :math:`1/\sqrt k`; :math:`R` is the
+       fraction of its fall that new gradients confirm; :math:`L` is a limit if losses are noisy; and
        :math:`s = \min(0.01, 1 / \|D^{-1} g\|)` limits the first steps. The target is
        :math:`T = b - \tfrac12 (1 - \beta_1^k) h`. The cap is the Polyak step size for this gap, or that for all batches
        together if it is smaller: :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
@@ -63,8 +63,8 @@ class FreeBORAT(LossOptimizer):
         betas: :math:`\beta_1`, the weight of the average in :math:`y` (also the warm-up of the target), and
             :math:`\beta_2`, the decay of the metric's running mean.
         aim: fraction in (0, 1] of the distance from the newest piece's value at the centre to the bound. If given, it
-            replaces item 3: the target is :math:`T = B + b_B (1 - \mathrm{aim} (1 - \beta_1^k))` and the cap
-            :math:`\eta = b_B / \gamma` with :math:`b_B = \max(b - B, 0)`.
+            replaces item 3: :math:`R` is 1, the target is :math:`T = B + b_B (1 - \mathrm{aim} (1 - \beta_1^k))`, and
+            the cap is :math:`\eta = b_B / \gamma` with :math:`b_B = \max(b - B, 0)`.
         lower_bound: a value :math:`B` that no batch's loss falls below. It is used only if ``aim`` is given.
         weight_decay: :math:`\lambda`, decoupled as in AdamW.
         constraint: projects the centre onto a feasible set :math:`\Omega`: one of :mod:`borat.constraints`, or any
