@@ -142,6 +142,7 @@ def free_borat(
 def measured_gap(beta: float) -> Generator[tuple[float, float], tuple[float, float, float, float], None]:
     """Measure the gap: receive the loss, <g, z - y>, gamma and the norm of g / D; yield the gap and the scale R."""
     curve = average = slopes = highest = top = best = reach = won = lost = deviation = rise = gaps = gammas = 0.0
+    start = 1.0
     loss, apart, gamma, length = yield 0.0, 1.0
     for k in itertools.count(1):
         if k == 1:
@@ -172,7 +173,9 @@ def measured_gap(beta: float) -> Generator[tuple[float, float], tuple[float, flo
         if rise > 0.0 and top - slopes <= 0.5 * best:
             usual = max(0.01, gaps / gammas if gammas > 0.0 else 0.0) * gamma
             gap = min(gap, usual * (0.04 * np.sqrt(k) + (max(highest - curve, lost) / (10.0 * rise)) ** 2))
-        gap += 0.97**k * (min(0.01, 1.0 / length) if length > 0.0 else 0.0) * gamma
+        first = min(0.01, 1.0 / length) if length > 0.0 else 0.01
+        start *= 1.0 - 3.0 * first
+        gap += start * first * gamma
         gaps, gammas = gaps + gap, gammas + gamma
         loss, apart, gamma, length = yield gap, R
 

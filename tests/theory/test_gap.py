@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import theory_problems as problems
-from borat._numbers.rolling import FADE, START
+from borat._numbers.ops import host_ops
+from borat._numbers.rolling import START, WAY, measure_gap, new_rolling
 from gap import (
     deviations,
     far_above_zero,
@@ -185,11 +186,25 @@ def test_skewed_gradients_lead_the_wrong_way(bundle_size, seed):
 
 @pytest.mark.parametrize("bundle_size", [2, 3])
 def test_a_fall_that_rounding_hides_stops_the_run(bundle_size):
-    """The fading start alone goes START / 2 sum (1 - 0.9^k) FADE^k = 0.127 at most. Without the offset it arrives."""
-    way = START / 2 * (FADE / (1 - FADE) - 0.9 * FADE / (1 - 0.9 * FADE))
+    """The fading start alone goes START / 2 sum (1 - 0.9^k) 0.97^k = 0.127 at most. Without the offset it arrives."""
+    fade = 1 - START / WAY
+    way = START / 2 * (fade / (1 - fade) - 0.9 * fade / (1 - 0.9 * fade))
     hidden = run_free(far_above_zero(), bundle_size, [0] * 500).results
     assert hidden[-1].item() == pytest.approx(way, rel=0.02)
     assert run_free(far_above_zero(0.0), bundle_size, [0] * 500).results[-1].item() == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e8])
+def test_the_steps_of_the_start_have_a_bounded_sum(size):
+    """Without progress, the gap is the start's alone. ``size`` is the squared norm of ``g / D``."""
+    ops, state, way = host_ops(1), new_rolling(2), 0.0
+    for k in range(1, 100 + int(10 * size**0.5)):
+        state, gap, _ = measure_gap(ops, state, 1.0, 0.0, 2.0, size, 0.9)
+        state = state._replace(batches=k)
+        way += gap / 2.0
+        assert gap / 2.0 <= min(START, size**-0.5)
+        assert way < WAY
+    assert way > 0.9 * WAY
 
 
 @pytest.mark.parametrize("distance", [1e3, 1e6])

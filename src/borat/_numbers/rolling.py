@@ -20,8 +20,10 @@ AIM = 0.5
 """Fraction of the gap that a step aims to close."""
 WON = 9.0
 """Factor from the progress so far to the gap."""
-START, LENGTH, FADE = 0.01, 1.0, 0.97
-"""Limits of the first step, its size in the metric and its length, and their decay with each batch."""
+START, LENGTH = 0.01, 1.0
+"""Limits of the first step: its size in the metric, and its length."""
+WAY = 1.0 / 3.0
+"""Largest sum of the step sizes that the start adds."""
 REACH = 0.25
 """Fraction of the largest fall since the largest slide that the slide is compared with, if more than the fall then."""
 CALM, CLEAR = 0.04, 10.0
@@ -55,6 +57,7 @@ class Rolling(NamedTuple):
     gaps: Number  # the sum of the gaps
     squares: Number  # the sum of ``<g, g / D>``, each in the metric of its batch
     usual: Number  # the Polyak step size for both sums
+    start: Number  # what is left of the start, from 1 to 0
     beta: Number  # the ``beta`` with which ``y`` was computed; a schedule may have changed it since
     zeros: Number  # the number of batches that made no step
     left_out: Number  # 1 if the last batch was dropped as an outlier
@@ -91,7 +94,7 @@ class RollingInfo(NamedTuple):
 def new_rolling(bundle_size: int) -> Rolling:
     """Return the numbers before the first batch."""
     per_row = np.zeros(bundle_size - 2)
-    return Rolling(0, 0, per_row, per_row, *(0.0,) * 15, 0, 0, 0, 0.0, math.inf)
+    return Rolling(0, 0, per_row, per_row, *(0.0,) * 14, 1.0, 0.0, 0, 0, 0, 0.0, math.inf)
 
 
 def columns(pieces: int) -> tuple[int, int, int, int]:
@@ -221,7 +224,8 @@ def measure_gap(
     gradient, which may be clipped. If losses scatter more than their mean moves, most of the measured progress is
     noise, which limits the gap unless fresh gradients confirm the progress. Before there is any progress, the gap is
     that of a short step. The metric makes all coordinates move alike, so the length of a step of size 1 grows with
-    their number, and the more there are, the smaller is the step size.
+    their number, and the more there are, the smaller is the step size. This start fades with the sum of its steps:
+    shorter steps have more batches to make progress.
 
     ``to_centre`` is ``<g, z - y>``, ``gamma`` is ``<g, g / D>``, and ``unit`` is ``<g / D, g / D>``.
     """
@@ -240,8 +244,9 @@ def measure_gap(
     usual = ops.where(old.usual > START, old.usual, START) * gamma
     limit = ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
     most = (LENGTH / START) ** 2
-    start = LENGTH / ops.sqrt(ops.where(unit > most, unit, most))
-    gap = ops.minimum((WON * won + lost) * scale, limit) + FADE**k * start * gamma
+    first = LENGTH / ops.sqrt(ops.where(unit > most, unit, most))
+    start = old.start * (1.0 - first / WAY)
+    gap = ops.minimum((WON * won + lost) * scale, limit) + start * first * gamma
     new = replace(
         old,
         mean=mean,
@@ -257,6 +262,7 @@ def measure_gap(
         reach=reach,
         gaps=ops.where(is_first, gap, old.gaps + gap),
         squares=ops.where(is_first, gamma, old.squares + gamma),
+        start=start,
     )
     return new, gap, scale
 

@@ -39,11 +39,12 @@ class FreeBORAT(LossOptimizer):
     1. :math:`v \leftarrow \beta_2 v + (1-\beta_2) g^2`, and :math:`D = \sqrt{v / (1-\beta_2^k)} + \varepsilon`;
     2. the new piece has the value :math:`b = R \ell + \langle g, z - y \rangle` at the centre, where the scale
        :math:`R \le 1` converts losses to the units of the gradient; the newest :math:`N-1` pieces are kept;
-    3. the gap is :math:`h = \min(R (9 w + l), L) + 0.97^k s \gamma` with
+    3. the gap is :math:`h = \min(R (9 w + l), L) + q s \gamma` with
        :math:`\gamma = \langle g, D^{-1} g \rangle`. Here :math:`w` is the distance of the loss below its average so
        far and :math:`l` its distance above its lowest value, both decaying like :math:`1/\sqrt k`; :math:`R` is the
        fraction of its fall that new gradients confirm; :math:`L` is a limit if losses are noisy; and
-       :math:`s = \min(0.01, 1 / \|D^{-1} g\|)` limits the first steps. The target is
+       :math:`s = \min(0.01, 1 / \|D^{-1} g\|)` is the size of the first steps, which fade:
+       :math:`q \leftarrow q (1 - 3 s)`, from :math:`q = 1`. The target is
        :math:`T = b - \tfrac12 (1 - \beta_1^k) h`. The cap is the Polyak step size for this gap, or that for all batches
        together if it is smaller: :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
