@@ -165,20 +165,18 @@ def test_a_loss_that_has_risen_can_fall_by_as_much_again(capturable):
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("is_confirmed", [False, True])
 def test_noise_in_the_losses_limits_the_gap(is_confirmed, capturable):
-    """The closed form for losses that fall from 2 to 1 and alternate by 1, with gradients that alternate or agree."""
+    """The closed form for losses that fall from 2 to 1 and alternate by 1; gradients agree, or alternate after ten."""
     w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
     optimizer = FreeBORAT([w], 2, capturable=capturable)
     for k in range(1, 1001):
         before = optimizer.state_dict()["param_groups"][0]["bundle"] if k == 1000 else {}
-        falling(optimizer, w, [1.0 + 1.0 / k**2 + k % 2], slope=1.0 if is_confirmed else (-1.0) ** k)
+        falling(optimizer, w, [1.0 + 1.0 / k**2 + k % 2], slope=1.0 if is_confirmed or k <= 10 else (-1.0) ** k)
     state = optimizer.state_dict()["param_groups"][0]["bundle"]
     assert state["rise"] == pytest.approx(0.5, rel=0.01)
     assert (state["slide"] > 0.5 * state["steepest"]) == is_confirmed
     usual = max(0.01, before["gaps"] / before["squares"]) * 3.0
     limit = usual * (0.04 * math.sqrt(1000) + (state["fall"] / (10.0 * state["rise"])) ** 2)
-    measured = 9.0 * state["won"] + state["lost"]
-    if 0.0 < state["steepest"] < state["reach"]:
-        measured *= state["steepest"] / state["reach"]
+    measured = (9.0 * state["won"] + state["lost"]) * min(1.0, state["steepest"] / state["reach"])
     assert limit < measured or is_confirmed
     assert optimizer.last_step.gap == pytest.approx(measured if is_confirmed else limit, rel=1e-6)
 
@@ -243,6 +241,22 @@ def test_a_shift_of_the_loss_does_not_matter(shift):
     expected = train(model, FreeBORAT(model.parameters()), data)[-1]
     shifted = train(other, FreeBORAT(other.parameters()), data, lambda loss: loss + shift)[-1]
     torch.testing.assert_close(shifted, expected, rtol=0.0, atol=1e-8)
+
+
+@pytest.mark.parametrize("bundle_size", [2, 3, 5])
+def test_a_factor_on_the_gradients_alone_does_not_matter(bundle_size):
+    """Clipping shortens gradients. All factors are below 1, because gradients longer than the loss's are not scaled."""
+    original = network()
+
+    def iterates(factor: float) -> torch.Tensor:
+        model = copy.deepcopy(original)
+        for p in model.parameters():
+            p.register_hook(lambda gradient: factor * gradient)
+        return torch.stack(train(model, FreeBORAT(model.parameters(), bundle_size, eps=1e-30), batches(60)))
+
+    expected = iterates(1e-2)
+    for factor in (1e-4, 1e-8):
+        torch.testing.assert_close(iterates(factor), expected, rtol=0.0, atol=1e-8)
 
 
 @functools.cache

@@ -143,23 +143,22 @@ def measured_gap(beta: float) -> Generator[tuple[float, float], tuple[float, flo
     """Measure the gap: receive the loss, <g, z - y>, gamma and the norm of g / D; yield the gap and the scale R."""
     curve = average = slopes = highest = top = best = reach = won = lost = deviation = rise = gaps = gammas = 0.0
     start = 1.0
-    loss, apart, gamma, length = yield 0.0, 1.0
+    loss, apart, gamma, length = yield 0.0, 0.0
     for k in itertools.count(1):
         if k == 1:
             curve = average = highest = last = loss
-            deviation = 0.01 * gamma
         else:
             most = 10.0 * deviation if deviation > 0.0 else np.inf
             clipped = curve + min(max(loss - curve, -most), most)
             deviation += (abs(clipped - curve) - deviation) / (k - 1)
-            rise += 2.0 / k * (max(clipped - last, 0.0) - rise)
-            last = clipped
-            previous = curve
             if k == 2:
-                curve = average = highest = previous = min(loss, curve)
+                curve = average = highest = previous = clipped = min(loss, curve)
             else:
+                previous = curve
                 average += (clipped - average) / k
                 curve += (1.0 - beta) / (1.0 - beta**k) * (clipped - curve)
+            rise += 2.0 / k * (max(clipped - last, 0.0) - rise)
+            last = clipped
             highest = max(highest, curve)
             slopes += 2.0 / (k - 1) * apart
             top = max(top, slopes)
@@ -168,7 +167,7 @@ def measured_gap(beta: float) -> Generator[tuple[float, float], tuple[float, flo
             reach = max(reach, (highest - curve) / 4.0)
             lost = max(lost * np.sqrt((k - 1) / k) + curve - previous, 0.0)
         won = max(average - curve, won * np.sqrt((k - 1) / k))
-        R = best / reach if 0.0 < best < reach else 1.0
+        R = best / max(best, reach) if best > 0.0 else 0.0
         gap = R * (9.0 * won + lost)
         if rise > 0.0 and top - slopes <= 0.5 * best:
             usual = max(0.01, gaps / gammas if gammas > 0.0 else 0.0) * gamma

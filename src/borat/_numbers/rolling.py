@@ -230,17 +230,15 @@ def measure_gap(
     ``to_centre`` is ``<g, z - y>``, ``gamma`` is ``<g, g / D>``, and ``unit`` is ``<g / D, g / D>``.
     """
     k, is_first, is_later = old.batches + 1, old.batches == 0, old.batches > 0
-    mean, move, average, change = _smooth(ops, old, loss, beta, is_first)
+    new, move = _smooth(ops, old, loss, beta)
     fade = (old.batches / k) ** 0.5
-    won = ops.maximum(average - mean, fade * old.won)
+    won = ops.maximum(new.average - new.mean, fade * old.won)
     lost = _drawdown(ops, fade * old.lost, -move, is_later)
     fall = _drawdown(ops, old.fall, move, is_later)
     before = ops.where(is_later, old.batches, 1.0)
     scale, slide, steepest, reach = _confirm(ops, old, 2.0 / before * to_centre, fall, is_later)
-    jump = old.mean + change - old.last
-    rise = old.rise + 2.0 / k * (ops.where(is_first | (jump < 0.0), 0.0, jump) - old.rise)
-    is_noisy = (rise > 0.0) & (slide <= CONFIRMED * steepest)
-    clear = ops.maximum(fall, lost) / ops.where(is_noisy, CLEAR * rise, 1.0)
+    is_noisy = (new.rise > 0.0) & (slide <= CONFIRMED * steepest)
+    clear = ops.maximum(fall, lost) / ops.where(is_noisy, CLEAR * new.rise, 1.0)
     usual = ops.where(old.usual > START, old.usual, START) * gamma
     limit = ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
     most = (LENGTH / START) ** 2
@@ -248,12 +246,7 @@ def measure_gap(
     start = old.start * (1.0 - first / WAY)
     gap = ops.minimum((WON * won + lost) * scale, limit) + start * first * gamma
     new = replace(
-        old,
-        mean=mean,
-        average=average,
-        deviation=ops.where(is_first, START * gamma, old.deviation + (abs(change) - old.deviation) / before),
-        last=ops.where(is_first, loss, old.mean + change),
-        rise=rise,
+        new,
         won=won,
         lost=lost,
         fall=fall,
@@ -267,29 +260,34 @@ def measure_gap(
     return new, gap, scale
 
 
-def _smooth(
-    ops: Ops, old: Rolling, loss: Number, beta: Number, is_first: Number
-) -> tuple[Number, Number, Number, Number]:
-    """Return the running mean of the loss, its move, the average of all losses, and the change that enters them.
+def _smooth(ops: Ops, old: Rolling, loss: Number, beta: Number) -> tuple[Rolling, Number]:
+    """Return the numbers with the means of the losses, this one included, and the move of the running mean.
 
-    The change, from the running mean to the loss, is clipped. Either of the first two losses may be an outlier, so the
-    lower one counts.
+    The loss is clipped: its distance from the running mean is limited. Either of the first two losses may be an
+    outlier, so the lower one counts for both.
     """
-    k, is_early = old.batches + 1, old.batches < 2
+    k, is_first, is_early = old.batches + 1, old.batches == 0, old.batches < 2
     most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses have no scale
-    change = loss - old.mean
+    change = ops.where(is_first, 0.0 * loss, loss - old.mean)
     change = ops.where(change > most, most, ops.where(change < -most, -most, change))
     lower = ops.where(is_first | (loss < old.mean), loss, old.mean)
+    clipped = ops.where(is_early, lower, old.mean + change)
     move = ops.where(is_early, 0.0 * change, (1.0 - beta) / (1.0 - beta**k) * change)
-    mean = ops.where(is_early, lower, old.mean + move)
-    average = ops.where(is_early, lower, old.average + (old.mean + change - old.average) / k)
-    return mean, move, average, change
+    new = replace(
+        old,
+        mean=ops.where(is_early, lower, old.mean + move),
+        average=ops.where(is_early, lower, old.average + (clipped - old.average) / k),
+        deviation=old.deviation + (abs(change) - old.deviation) / ops.where(is_first, 1.0, old.batches),
+        last=clipped,
+        rise=old.rise + 2.0 / k * (ops.where(is_first | (clipped < old.last), 0.0, clipped - old.last) - old.rise),
+    )
+    return new, move
 
 
 def _confirm(
     ops: Ops, old: Rolling, slope: Number, fall: Number, is_later: Number
 ) -> tuple[Number, Number, Number, Number]:
-    """Return the share of the fall that slopes confirm, at most 1, and the new slide, steepest slide and reach.
+    """Return the share of the fall that slopes confirm, from 0 to 1, and the new slide, steepest slide and reach.
 
     The average moves by ``2 / (k - 1) (z - x)``, and ``slope`` is that of a fresh gradient along its path. The slopes,
     the slide, add up to the fall of the loss unless gradients were clipped.
@@ -298,8 +296,7 @@ def _confirm(
     is_steepest = (slide > old.steepest) & (fall > 0.0)
     steepest = ops.where(is_steepest, slide, old.steepest)
     reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
-    is_measured = steepest > 0.0
-    share = ops.where(is_measured, steepest, 1.0) / ops.where(is_measured, ops.maximum(reach, steepest), 1.0)
+    share = steepest / ops.where(steepest > 0.0, ops.maximum(reach, steepest), 1.0)
     return share, slide, steepest, reach
 
 
