@@ -166,8 +166,8 @@ def _draw_three_points(axes: Axes) -> None:
 
 def _draw_target(axes: Axes) -> None:
     example, batch = EXAMPLES[1], 31
-    frames = free_trajectory(example, 3, -3.0, calls=batch)
-    pieces, newest = frames[-2:], frames[-1]
+    pieces = free_pieces(free_trajectory(example, 3, -3.0, calls=batch))
+    newest = pieces[-1]
     w = torch.linspace(-2.9, 0.7, 400, dtype=torch.float64)
     axes.plot(w, example.samples[0](w), color="black", lw=1.2, label="loss")
     for piece, colour, name in zip(pieces, (BLUE, VERMILION), ("older", "newest"), strict=True):
@@ -179,7 +179,7 @@ def _draw_target(axes: Axes) -> None:
     axes.plot(newest.goal, lowest, "D", color=GREEN, ms=7, zorder=3)
     places = {
         "$y$": (newest.point, newest.loss),
-        "$z$": (newest.centre, newest.height),
+        "$z$": (newest.centre, newest.loss + newest.slope * (newest.centre - newest.point)),
         "new $z$": (newest.goal, lowest),
     }
     _mark_places(axes, places, bottom=-0.2)
@@ -231,6 +231,12 @@ def three_points(A: Tensor, b: Tensor, start: Tensor, batches: int = 60) -> tupl
 def line(piece: Frame | FreeFrame, w: Tensor) -> Tensor:
     """Return the values of a linear piece."""
     return piece.loss + piece.slope * (w - piece.point)
+
+
+def free_pieces(frames: Sequence[FreeFrame]) -> list[FreeFrame]:
+    """Return the pieces of the last frame's model, with their heights in it as losses."""
+    losses = *frames[-1].older, frames[-1].loss
+    return [frame._replace(loss=loss) for frame, loss in zip(frames[-len(losses) :], losses, strict=True)]
 
 
 def proximal_model(pieces: Sequence[Frame], lr: float, w: Tensor) -> Tensor:

@@ -229,14 +229,14 @@ def measure_gap(
 
     ``to_centre`` is ``<g, z - y>``, ``gamma`` is ``<g, g / D>``, and ``unit`` is ``<g / D, g / D>``.
     """
-    k, is_first, is_later = old.batches + 1, old.batches == 0, old.batches > 0
-    new, move = _smooth(ops, old, loss, beta)
+    is_first, k = old.batches == 0, old.batches + 1
+    before = ops.where(is_first, 1.0, old.batches)
+    new, move = _smooth(ops, old, loss, beta, is_first, k, before)
     fade = (old.batches / k) ** 0.5
     won = ops.maximum(new.average - new.mean, fade * old.won)
-    lost = _drawdown(ops, fade * old.lost, -move, is_later)
-    fall = _drawdown(ops, old.fall, move, is_later)
-    before = ops.where(is_later, old.batches, 1.0)
-    scale, slide, steepest, reach = _confirm(ops, old, 2.0 / before * to_centre, fall, is_later)
+    lost, fall = _drawdown(ops, fade * old.lost, -move), _drawdown(ops, old.fall, move)
+    slope = ops.where(is_first, 0.0, 2.0 / before * to_centre)
+    scale, slide, steepest, reach = _confirm(ops, old, slope, fall)
     is_noisy = (new.rise > 0.0) & (slide <= CONFIRMED * steepest)
     clear = ops.maximum(fall, lost) / ops.where(is_noisy, CLEAR * new.rise, 1.0)
     usual = ops.where(old.usual > START, old.usual, START) * gamma
@@ -260,39 +260,38 @@ def measure_gap(
     return new, gap, scale
 
 
-def _smooth(ops: Ops, old: Rolling, loss: Number, beta: Number) -> tuple[Rolling, Number]:
+def _smooth(
+    ops: Ops, old: Rolling, loss: Number, beta: Number, is_first: Number, k: Number, before: Number
+) -> tuple[Rolling, Number]:
     """Return the numbers with the means of the losses, this one included, and the move of the running mean.
 
     The loss is clipped: its distance from the running mean is limited. Either of the first two losses may be an
     outlier, so the lower one counts for both.
     """
-    k, is_first, is_early = old.batches + 1, old.batches == 0, old.batches < 2
+    is_early, change = old.batches < 2, loss - old.mean
     most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses have no scale
-    change = ops.where(is_first, 0.0 * loss, loss - old.mean)
     change = ops.where(change > most, most, ops.where(change < -most, -most, change))
     lower = ops.where(is_first | (loss < old.mean), loss, old.mean)
     clipped = ops.where(is_early, lower, old.mean + change)
-    move = ops.where(is_early, 0.0 * change, (1.0 - beta) / (1.0 - beta**k) * change)
+    move = ops.where(is_early, 0.0, (1.0 - beta) / (1.0 - beta**k)) * change
     new = replace(
         old,
         mean=ops.where(is_early, lower, old.mean + move),
         average=ops.where(is_early, lower, old.average + (clipped - old.average) / k),
-        deviation=old.deviation + (abs(change) - old.deviation) / ops.where(is_first, 1.0, old.batches),
+        deviation=ops.where(is_first, 0.0, old.deviation + (abs(change) - old.deviation) / before),
         last=clipped,
         rise=old.rise + 2.0 / k * (ops.where(is_first | (clipped < old.last), 0.0, clipped - old.last) - old.rise),
     )
     return new, move
 
 
-def _confirm(
-    ops: Ops, old: Rolling, slope: Number, fall: Number, is_later: Number
-) -> tuple[Number, Number, Number, Number]:
+def _confirm(ops: Ops, old: Rolling, slope: Number, fall: Number) -> tuple[Number, Number, Number, Number]:
     """Return the share of the fall that slopes confirm, from 0 to 1, and the new slide, steepest slide and reach.
 
     The average moves by ``2 / (k - 1) (z - x)``, and ``slope`` is that of a fresh gradient along its path. The slopes,
     the slide, add up to the fall of the loss unless gradients were clipped.
     """
-    slide = _drawdown(ops, old.slide, slope, is_later)
+    slide = _drawdown(ops, old.slide, slope)
     is_steepest = (slide > old.steepest) & (fall > 0.0)
     steepest = ops.where(is_steepest, slide, old.steepest)
     reach = ops.where(is_steepest, fall, ops.maximum(old.reach, REACH * fall))
@@ -300,10 +299,10 @@ def _confirm(
     return share, slide, steepest, reach
 
 
-def _drawdown(ops: Ops, old: Number, move: Number, is_later: Number) -> Number:
+def _drawdown(ops: Ops, old: Number, move: Number) -> Number:
     """Return the distance of a curve below its highest value after a move, given the distance before it."""
     new = old - move
-    return ops.where((new > 0.0) & is_later, new, 0.0 * new)
+    return new * (new > 0.0)
 
 
 def _is_outlier(old: Rolling, gamma: Number) -> Number:

@@ -15,7 +15,7 @@ from borat import ALIG, BORAT, FreeBORAT
 from borat.lab.cli import app
 from borat.lab.explain import page
 from borat.lab.explain.frames import EXAMPLES, FREE_CALLS, SIZES, free_trajectory, trajectory
-from illustrations import free_model, proximal_model
+from illustrations import free_model, free_pieces, line, proximal_model
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,8 @@ def test_free_frames_minimise_the_model_with_the_target(example, size):
     frames = free_trajectory(example, size, example.starts[0])
     assert len(frames) == FREE_CALLS
     for call, frame in enumerate(frames):
-        pieces = frames[max(call + 2 - size, 0) : call + 1]
-        assert len(frame.alpha) == len(pieces) + 1
+        pieces = free_pieces(frames[: call + 1])
+        assert len(frame.alpha) == len(pieces) + 1 == min(call + 2, size)
         assert sum(frame.alpha) == pytest.approx(1.0)
         if not frame.width:
             assert frame.goal == frame.centre
@@ -116,16 +116,18 @@ def test_free_frames_are_the_three_points(example):
     start = example.starts[-1]
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = FreeBORAT([w], 3)
-    centre = start
-    for call, frame in enumerate(free_trajectory(example, 3, start)):
+    centre, frames = start, free_trajectory(example, 3, start)
+    for call, frame in enumerate(frames):
         assert (frame.sample, frame.point, frame.centre) == (call % len(example.samples), w.item(), centre)
         optimizer.zero_grad()
         loss = example.samples[frame.sample](w)
         loss.backward()
         optimizer.step(loss=loss)
-        centre, step = optimizer.state[w]["centre"].item(), optimizer.last_step
-        assert (frame.loss, frame.slope) == (loss.item(), w.grad.item())
-        assert (frame.alpha, frame.target, frame.height) == (step.alpha, step.target, step.offsets[-2])
+        step, pieces = optimizer.last_step, free_pieces(frames[: call + 1])
+        heights = [line(piece, centre) - frame.target for piece in pieces]
+        assert heights == pytest.approx([value - step.target for value in step.offsets[:-1]], abs=1e-9)
+        centre = optimizer.state[w]["centre"].item()
+        assert (frame.loss, frame.slope, frame.alpha) == (loss.item(), w.grad.item(), step.alpha)
         assert (frame.goal, frame.next_point) == (centre, w.item())
         optimizer.eval()
         assert frame.average == pytest.approx(w.item(), abs=1e-12)
@@ -160,13 +162,12 @@ def test_the_page_holds_every_frame(data):
                     frame.loss,
                     frame.slope,
                     frame.target,
-                    frame.height,
                     frame.width,
                     frame.goal,
                     frame.average,
                     frame.next_point,
                 )
-                assert row == pytest.approx([frame.sample, *numbers, *frame.alpha], abs=1e-6)
+                assert row == pytest.approx([frame.sample, *numbers, *frame.alpha, *frame.older], abs=1e-6)
 
 
 def test_the_page_is_small_and_needs_nothing_else(rendered):

@@ -106,12 +106,12 @@ class FreeFrame(NamedTuple):
     loss: float
     slope: float
     target: float  # height at which the step aims
-    height: float  # value of the newest piece at the centre
     width: float  # cap of the step over the metric, like BORAT's lr; 0 without a step
     goal: float  # z after the step: minimiser of the proximal model
     average: float  # x after the step, where eval() puts the model
     next_point: float  # y after the step
     alpha: tuple[float, ...]  # weights of the newest pieces, oldest first, the target's last
+    older: tuple[float, ...]  # heights of the older pieces where they were measured
 
 
 def trajectory(example: Example, lr: float, size: int, start: float, calls: int = CALLS) -> list[Frame]:
@@ -133,7 +133,7 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
     w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = FreeBORAT([w], size)
     beta, _ = optimizer.param_groups[0]["betas"]
-    frames = []
+    frames: list[FreeFrame] = []
     for call in range(calls):
         sample, point = call % len(example.samples), w.item()
         centre = optimizer.state[w]["centre"].item() if call else point
@@ -145,8 +145,12 @@ def free_trajectory(example: Example, size: int, start: float, calls: int = FREE
         average = goal + (w.item() - goal) / beta  # as in eval(), which would take a minute for all frames
         metric = optimizer.state[w]["rms"].item() + optimizer.defaults["eps"]
         width = step.step_size / (1.0 - step.alpha[-1]) / metric if step.step_size else 0.0
-        before, model = (sample, point, centre, loss, slope), (step.target, step.offsets[-2], width)
-        frames.append(FreeFrame(*before, *model, goal, average, w.item(), step.alpha))
+        # FreeBORAT may scale the losses in the values of its pieces. Drawn, the newest piece touches its loss.
+        up = loss + slope * (centre - point) - step.offsets[-2]
+        pieces = [(frame.point, frame.slope) for frame in frames[call + 2 - len(step.alpha) :]]
+        older = tuple(up + value - s * (centre - y) for value, (y, s) in zip(step.offsets[:-2], pieces, strict=True))
+        before, model = (sample, point, centre, loss, slope), (step.target + up, width)
+        frames.append(FreeFrame(*before, *model, goal, average, w.item(), step.alpha, older))
     return frames
 
 

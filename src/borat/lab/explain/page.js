@@ -22,17 +22,19 @@ function boratFrame(example, size) {
 
 function freeFrame(example, size) {
   const start = example.starts[state.start], batch = state.step + 1;
-  const rows = example.free[state.size][state.start].map(([sample, loss, slope, target, height, width, z, x, y, ...alpha]) =>
-    ({ sample, loss, slope, target, height, width, z, x, y, alpha }));
+  const rows = example.free[state.size][state.start].map(([sample, loss, slope, target, width, z, x, y, ...model]) => {
+    const alpha = model.slice(0, model.length / 2 + 1), older = model.slice(alpha.length);
+    return { sample, slope, target, width, z, x, y, alpha, losses: [...older, loss] };
+  });
   const points = [{ z: start, x: start, y: start }, ...rows];  // after each batch, and before the first
-  const pieces = rows.slice(0, batch).map(({ sample, loss, slope }, i) => ({ name: i + 1, sample, point: points[i].y, loss, slope }))
-    .slice(1 - size);
-  const { alpha, target, height, width } = rows[state.step], before = points[state.step], goals = points[batch];
+  const { alpha, losses, target, width } = rows[state.step], before = points[state.step], goals = points[batch];
+  const pieces = rows.slice(0, batch).map(({ sample, slope }, i) => ({ name: i + 1, sample, point: points[i].y, slope }))
+    .slice(1 - size).map((piece, i) => ({ ...piece, loss: losses[i] }));
   const lane = (key, mark) => ({
     key, name: key, mark, from: before[key], to: goals[key], past: points.slice(0, state.step).map((point) => point[key]),
   });
   return {
-    pieces, alpha, batch, height, width, before, goals, centre: before.z, goal: goals.z, floor: target,
+    pieces, alpha, batch, width, before, goals, centre: before.z, goal: goals.z, floor: target,
     lanes: [lane("z", "diamond"), lane("x", "square"), lane("y", "circle")],
   };
 }

@@ -46,9 +46,10 @@ def _example(example: Example) -> dict[str, Any]:
 
 def _rows(trajectory: Sequence[Frame | FreeFrame]) -> list[list[float | str]]:
     """Return the fields of the frames, except FreeBORAT's points before a step, which the previous frame has."""
-    known = ("alpha", "point", "centre") if isinstance(trajectory[0], FreeFrame) else ("alpha",)
+    known = ("point", "centre") if isinstance(trajectory[0], FreeFrame) else ()
     fields = [field for field in trajectory[0]._fields if field not in known]
-    return [[_short(value) for value in (*(getattr(frame, f) for f in fields), *frame.alpha)] for frame in trajectory]
+    values = [[getattr(frame, field) for field in fields] for frame in trajectory]
+    return [[_short(x) for value in row for x in (value if isinstance(value, tuple) else [value])] for row in values]
 
 
 def _short(value: float | str) -> float | str:

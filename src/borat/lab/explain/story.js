@@ -44,13 +44,13 @@ function tellBorat(frame) {
 }
 
 function tellFree(frame) {
-  const { pieces, batch, height, floor, centre, goals, before } = frame, used = active(frame);
+  const { pieces, batch, floor, centre, goals, before } = frame, used = active(frame);
   const newest = pieces[pieces.length - 1], headline = `FreeBORAT with N = ${frame.size}, batch ${batch}`;
   const parts = [`Line ${batch} was measured at y = ${number(newest.point)}.`];
   if (used.length === 1 && used[0] === "the target") {
     parts.push("The loss is flat there, so z stays.");
   } else {
-    parts.push(`At the centre z = ${number(centre)} its height is ${number(height)}. The target is lower, at ${number(floor)}: ` +
+    parts.push(`At the centre z = ${number(centre)} its height is ${number(height(newest, centre))}. The target is lower, at ${number(floor)}: ` +
       "by half of the measured gap, or less in the first batches.");
     parts.push(used.length > 1 ? `The lowest point of the model is where ${list(used)} meet: z jumps there, to ${number(goals.z)}.`
       : `All weight is on ${used[0]}: z goes as far as the cap allows, to ${number(goals.z)}.`);
