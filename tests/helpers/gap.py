@@ -31,11 +31,11 @@ class Readings:
     lost: Tensor  # l
 
 
-def read(losses: Sequence[float], beta: float = 0.9, gamma: float = 1e9) -> Readings:
-    """Measure the gap of a sequence of losses. The first deviation, ``START * gamma``, is too large for clipping."""
+def read(losses: Sequence[float], beta: float = 0.9) -> Readings:
+    """Measure the gap of a sequence of losses."""
     ops, state, rows = host_ops(1), new_rolling(2), []
     for k, loss in enumerate(losses, start=1):
-        state = measure_gap(ops, state, loss, 0.0, gamma, 1.0, beta)[0]._replace(batches=k)
+        state = measure_gap(ops, state, loss, 0.0, 1.0, 1.0, beta)[0]._replace(batches=k)
         rows.append((state.mean, state.average, state.won, state.lost))
     return Readings(*torch.tensor(rows, dtype=torch.float64).T)
 
@@ -101,6 +101,17 @@ def run_free(problem: Problem, bundle_size: int, order: Sequence[int], box: floa
         *(torch.tensor(taus, dtype=torch.float64), torch.tensor(gaps, dtype=torch.float64)),
         optimizer.dropped_batches,
     )
+
+
+def second_caps(trace: FreeTrace) -> Tensor:
+    """Return the second cap of each batch: the sum of the gaps over that of gamma, which grows only with progress."""
+    won = read(trace.losses.tolist()).won.tolist()
+    ratios = (trace.gaps.cumsum(0) / trace.gamma.cumsum(0)).tolist()
+    caps = ratios[:1]
+    for i in range(1, len(won)):
+        has_progress = won[i] > math.sqrt(i / (i + 1)) * won[i - 1]
+        caps.append(ratios[i] if has_progress else min(ratios[i], caps[-1]))
+    return torch.tensor(caps, dtype=torch.float64)
 
 
 # The bounds

@@ -98,7 +98,7 @@ def free_borat(
     z = x = y = project(y)
     v = np.zeros_like(z)
     A, losses, linear = np.zeros((0, len(z))), np.zeros(0), np.zeros(0)
-    gap_of, all_gaps, all_gamma = measured_gap(beta), 0.0, 0.0
+    gap_of = measured_gap(beta)
     next(gap_of)
     for k, batch in enumerate(batches, start=1):
         loss, g = batch(y)
@@ -112,9 +112,8 @@ def free_borat(
         # 3
         gamma, warmth = g @ (g / D), 1.0 - beta**k
         if aim is None:
-            gap, R = gap_of.send((loss, g @ (z - y), gamma, np.linalg.norm(g / D)))
+            gap, R, usual = gap_of.send((loss, g @ (z - y), gamma, np.linalg.norm(g / D)))
             b = R * losses + linear
-            all_gaps, all_gamma = all_gaps + gap, all_gamma + gamma
             T = b[-1] - 0.5 * warmth * gap
         else:
             b = losses + linear
@@ -124,7 +123,7 @@ def free_borat(
         if gap > 0.0 and gamma > 0.0:
             eta = gap / gamma
             if aim is None:
-                eta = min(eta, all_gaps / all_gamma)
+                eta = min(eta, usual)
             # 4
             rows = np.vstack((A, np.zeros(len(z))))
             alpha = enumerate_dual(eta * (rows / D) @ rows.T, np.append(b, T))[0]
@@ -139,11 +138,11 @@ def free_borat(
         yield y, x, z, alpha
 
 
-def measured_gap(beta: float) -> Generator[tuple[float, float], tuple[float, float, float, float], None]:
-    """Measure the gap: receive the loss, <g, z - y>, gamma and the norm of g / D; yield the gap and the scale R."""
+def measured_gap(beta: float) -> Generator[tuple[float, float, float], tuple[float, float, float, float], None]:
+    """Receive the loss, <g, z - y>, gamma and the norm of g / D of each batch; yield the gap, R and the second cap."""
     curve = average = slopes = highest = top = best = reach = won = lost = deviation = rise = gaps = gammas = 0.0
-    start = 1.0
-    loss, apart, gamma, length = yield 0.0, 0.0
+    start, cap = 1.0, 0.0
+    loss, apart, gamma, length = yield 0.0, 0.0, 0.0
     for k in itertools.count(1):
         if k == 1:
             curve = average = highest = last = loss
@@ -166,17 +165,20 @@ def measured_gap(beta: float) -> Generator[tuple[float, float], tuple[float, flo
                 best, reach = top - slopes, highest - curve
             reach = max(reach, (highest - curve) / 4.0)
             lost = max(lost * np.sqrt((k - 1) / k) + curve - previous, 0.0)
-        won = max(average - curve, won * np.sqrt((k - 1) / k))
+        faded = won * np.sqrt((k - 1) / k)
+        won = max(average - curve, faded)
         R = best / max(best, reach) if best > 0.0 else 0.0
         gap = R * (9.0 * won + lost)
         if rise > 0.0 and top - slopes <= 0.5 * best:
-            usual = max(0.01, gaps / gammas if gammas > 0.0 else 0.0) * gamma
+            usual = max(0.01, cap) * gamma
             gap = min(gap, usual * (0.04 * np.sqrt(k) + (max(highest - curve, lost) / (10.0 * rise)) ** 2))
         first = min(0.01, 1.0 / length) if length > 0.0 else 0.01
         start *= 1.0 - 3.0 * first
         gap += start * first * gamma
         gaps, gammas = gaps + gap, gammas + gamma
-        loss, apart, gamma, length = yield gap, R
+        mean_step = gaps / gammas if gammas > 0.0 else 0.0
+        cap = mean_step if average - curve > faded or cap == 0.0 else min(mean_step, cap)
+        loss, apart, gamma, length = yield gap, R, cap
 
 
 def project_l2(radius: float) -> Callable[[Vector], Vector]:

@@ -56,7 +56,7 @@ class Rolling(NamedTuple):
     reach: Number  # the fall at the time of the largest slide, or a quarter of the largest fall since if that is more
     gaps: Number  # the sum of the gaps
     squares: Number  # the sum of ``<g, g / D>``, each in the metric of its batch
-    usual: Number  # the Polyak step size for both sums
+    usual: Number  # the Polyak step size for both sums, which grows only with new progress
     start: Number  # what is left of the start, from 1 to 0
     beta: Number  # the ``beta`` with which ``y`` was computed; a schedule may have changed it since
     zeros: Number  # the number of batches that made no step
@@ -154,7 +154,6 @@ def roll(
     value = scale * loss + to_centre
     if aim is None:
         target = value - AIM * warmup * gap
-        measured = replace(measured, usual=polyak_step(ops, measured.gaps, measured.squares))
         eta = ops.minimum(polyak_step(ops, gap, gamma), measured.usual)
     else:
         gap = value - lower_bound
@@ -180,7 +179,6 @@ def roll(
     ok = ok & (is_outlier == False)  # noqa: E712
     row = old.batches % rows if rows else 0
     is_row = ops.split(ops.index, (rows, 1))[0] == row
-    margin = loss - lower_bound
     taken = replace(
         measured,
         batches=k,
@@ -190,7 +188,7 @@ def roll(
         beta=beta,
         zeros=ops.where(norm > 0.0, old.zeros, old.zeros + 1),
         left_out=ops.where(old.batches > 0, 0 * old.left_out, old.left_out),
-        margin=ops.where(margin < old.margin, margin, old.margin),
+        margin=ops.minimum(loss - lower_bound, old.margin),
     )
     dropped = replace(
         old,
@@ -233,7 +231,9 @@ def measure_gap(
     before = ops.where(is_first, 1.0, old.batches)
     new, move = _smooth(ops, old, loss, beta, is_first, k, before)
     fade = (old.batches / k) ** 0.5
-    won = ops.maximum(new.average - new.mean, fade * old.won)
+    won, faded = new.average - new.mean, fade * old.won
+    is_new = won > faded
+    won = ops.where(is_new, won, faded)
     lost, fall = _drawdown(ops, fade * old.lost, -move), _drawdown(ops, old.fall, move)
     slope = ops.where(is_first, 0.0, 2.0 / before * to_centre)
     scale, slide, steepest, reach = _confirm(ops, old, slope, fall)
@@ -245,6 +245,9 @@ def measure_gap(
     first = LENGTH / ops.sqrt(ops.where(unit > most, unit, most))
     start = old.start * (1.0 - first / WAY)
     gap = ops.minimum((WON * won + lost) * scale, limit) + start * first * gamma
+    gaps = ops.where(is_first, gap, old.gaps + gap)
+    squares = ops.where(is_first, gamma, old.squares + gamma)
+    ratio = polyak_step(ops, gaps, squares)
     new = replace(
         new,
         won=won,
@@ -253,8 +256,9 @@ def measure_gap(
         slide=slide,
         steepest=steepest,
         reach=reach,
-        gaps=ops.where(is_first, gap, old.gaps + gap),
-        squares=ops.where(is_first, gamma, old.squares + gamma),
+        gaps=gaps,
+        squares=squares,
+        usual=ops.where(is_new | (old.usual == 0.0), ratio, ops.minimum(ratio, old.usual)),
         start=start,
     )
     return new, gap, scale
@@ -270,7 +274,7 @@ def _smooth(
     """
     is_early, change = old.batches < 2, loss - old.mean
     most = ops.where(old.deviation > 0.0, CLIP * old.deviation, math.inf)  # equal losses have no scale
-    change = ops.where(change > most, most, ops.where(change < -most, -most, change))
+    change = ops.minimum(ops.maximum(change, -most), most)
     lower = ops.where(is_first | (loss < old.mean), loss, old.mean)
     clipped = ops.where(is_early, lower, old.mean + change)
     move = ops.where(is_early, 0.0, (1.0 - beta) / (1.0 - beta**k)) * change

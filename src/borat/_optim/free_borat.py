@@ -45,8 +45,9 @@ class FreeBORAT(LossOptimizer):
        fraction of its fall that new gradients confirm; :math:`L` is a limit if losses are noisy; and
        :math:`s = \min(0.01, 1 / \|D^{-1} g\|)` is the size of the first steps, which fade:
        :math:`q \leftarrow q (1 - 3 s)`, from :math:`q = 1`. The target is
-       :math:`T = b - \tfrac12 (1 - \beta_1^k) h`. The cap is the Polyak step size for this gap, or that for all batches
-       together if it is smaller: :math:`\eta = \min(h / \gamma, \sum h / \sum \gamma)`;
+       :math:`T = b - \tfrac12 (1 - \beta_1^k) h`. The cap is :math:`\eta = \min(h / \gamma, c)`,
+       where :math:`c` is the Polyak step size for all batches together, :math:`\sum h / \sum \gamma`, but grows only
+       when the loss falls further below its average than :math:`w` has decayed to;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
        simplex, with :math:`Q = \eta A D^{-1} A^\top`;
     5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where
