@@ -174,7 +174,7 @@ def test_noise_in_the_losses_limits_the_gap(is_confirmed, capturable):
     state = optimizer.state_dict()["param_groups"][0]["bundle"]
     assert state["rise"] == pytest.approx(0.5, rel=0.01)
     assert (state["slide"] > 0.5 * state["steepest"]) == is_confirmed
-    usual = max(0.01, before["gaps"] / before["squares"]) * 3.0
+    usual = max(0.01, before["cap"]) * 3.0
     limit = usual * (0.04 * math.sqrt(1000) + (state["fall"] / (10.0 * state["rise"])) ** 2)
     measured = (9.0 * state["won"] + state["lost"]) * min(1.0, state["steepest"] / state["reach"])
     assert limit < measured or is_confirmed

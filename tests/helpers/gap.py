@@ -109,7 +109,7 @@ def second_caps(trace: FreeTrace) -> Tensor:
     ratios = (trace.gaps.cumsum(0) / trace.gamma.cumsum(0)).tolist()
     caps = ratios[:1]
     for i in range(1, len(won)):
-        has_progress = won[i] > math.sqrt(i / (i + 1)) * won[i - 1]
+        has_progress = won[i] > (i / (i + 1)) ** 0.5 * won[i - 1]
         caps.append(ratios[i] if has_progress else min(ratios[i], caps[-1]))
     return torch.tensor(caps, dtype=torch.float64)
 

@@ -25,9 +25,9 @@ START, LENGTH = 0.01, 1.0
 WAY = 1.0 / 3.0
 """Largest sum of the step sizes that the start adds."""
 REACH = 0.25
-"""Fraction of the largest fall since the largest slide that the slide is compared with, if more than the fall then."""
+"""The largest slide is compared with the fall at that time, or with this fraction of the largest fall since if more."""
 CALM, CLEAR = 0.04, 10.0
-"""Noise limits a step to ``CALM sqrt(k) + (moved / (CLEAR rise))^2`` times the mean step so far, or the first step."""
+"""Noise limits a step to ``CALM sqrt(k) + (moved / (CLEAR rise))^2`` times the second cap, or ``START`` if larger."""
 CONFIRMED = 0.5
 """Fraction of the largest slide above which fresh gradients confirm the progress, so that noise sets no limit."""
 CLIP = 10.0
@@ -52,11 +52,11 @@ class Rolling(NamedTuple):
     lost: Number  # ``l``, the distance of the running mean above its lowest value, decaying like ``1 / sqrt(k)``
     fall: Number  # the distance of the running mean below its highest value
     slide: Number  # the same for the curve of the loss that the slopes of fresh gradients reconstruct
-    steepest: Number  # the largest slide so far
+    steepest: Number  # the largest slide so far while the loss was below its highest value
     reach: Number  # the fall at the time of the largest slide, or a quarter of the largest fall since if that is more
     gaps: Number  # the sum of the gaps
     squares: Number  # the sum of ``<g, g / D>``, each in the metric of its batch
-    usual: Number  # the Polyak step size for both sums, which grows only with new progress
+    cap: Number  # the second cap, the Polyak step size for both sums, which grows only with new progress
     start: Number  # what is left of the start, from 1 to 0
     beta: Number  # the ``beta`` with which ``y`` was computed; a schedule may have changed it since
     zeros: Number  # the number of batches that made no step
@@ -154,7 +154,7 @@ def roll(
     value = scale * loss + to_centre
     if aim is None:
         target = value - AIM * warmup * gap
-        eta = ops.minimum(polyak_step(ops, gap, gamma), measured.usual)
+        eta = ops.minimum(polyak_step(ops, gap, gamma), measured.cap)
     else:
         gap = value - lower_bound
         gap = ops.where(gap > 0.0, gap, 0.0 * gap)
@@ -198,7 +198,7 @@ def roll(
         dropped_loss=loss,
     )
     new = choose(ops, ok, taken, dropped)
-    info = RollingInfo(k - 1, alpha, b, Q, lr, eta, gap, norm)
+    info = RollingInfo(old.batches, alpha, b, Q, lr, eta, gap, norm)
     step = RollingStep(
         ok=ok,
         completes=ok,
@@ -239,8 +239,8 @@ def measure_gap(
     scale, slide, steepest, reach = _confirm(ops, old, slope, fall)
     is_noisy = (new.rise > 0.0) & (slide <= CONFIRMED * steepest)
     clear = ops.maximum(fall, lost) / ops.where(is_noisy, CLEAR * new.rise, 1.0)
-    usual = ops.where(old.usual > START, old.usual, START) * gamma
-    limit = ops.where(is_noisy, usual * (CALM * k**0.5 + clear**2), math.inf)
+    usual_gap = ops.where(old.cap > START, old.cap, START) * gamma
+    limit = ops.where(is_noisy, usual_gap * (CALM * k**0.5 + clear**2), math.inf)
     most = (LENGTH / START) ** 2
     first = LENGTH / ops.sqrt(ops.where(unit > most, unit, most))
     start = old.start * (1.0 - first / WAY)
@@ -258,7 +258,7 @@ def measure_gap(
         reach=reach,
         gaps=gaps,
         squares=squares,
-        usual=ops.where(is_new | (old.usual == 0.0), ratio, ops.minimum(ratio, old.usual)),
+        cap=ops.where(is_new | (old.cap == 0.0), ratio, ops.minimum(ratio, old.cap)),
         start=start,
     )
     return new, gap, scale
@@ -292,8 +292,8 @@ def _smooth(
 def _confirm(ops: Ops, old: Rolling, slope: Number, fall: Number) -> tuple[Number, Number, Number, Number]:
     """Return the share of the fall that slopes confirm, from 0 to 1, and the new slide, steepest slide and reach.
 
-    The average moves by ``2 / (k - 1) (z - x)``, and ``slope`` is that of a fresh gradient along its path. The slopes,
-    the slide, add up to the fall of the loss unless gradients were clipped.
+    The average moves by about ``2 / (k - 1) (z - x)``, and ``slope`` is that of a fresh gradient along its path. Unless
+    gradients were clipped, the sum of the slopes follows the loss, and the slide is its fall.
     """
     slide = _drawdown(ops, old.slide, slope)
     is_steepest = (slide > old.steepest) & (fall > 0.0)

@@ -42,20 +42,20 @@ class FreeBORAT(LossOptimizer):
     3. the gap is :math:`h = \min(R (9 w + l), L) + q s \gamma` with
        :math:`\gamma = \langle g, D^{-1} g \rangle`. Here :math:`w` is the distance of the loss below its average so
        far and :math:`l` its distance above its lowest value, both decaying like :math:`1/\sqrt k`; :math:`R` is the
-       fraction of its fall that new gradients confirm; :math:`L` is a limit if losses are noisy; and
+       fraction of the loss's fall that new gradients confirm, 0 at first; :math:`L` is a limit if losses are noisy; and
        :math:`s = \min(0.01, 1 / \|D^{-1} g\|)` is the size of the first steps, which fade:
        :math:`q \leftarrow q (1 - 3 s)`, from :math:`q = 1`. The target is
        :math:`T = b - \tfrac12 (1 - \beta_1^k) h`. The cap is :math:`\eta = \min(h / \gamma, c)`,
-       where :math:`c` is the Polyak step size for all batches together, :math:`\sum h / \sum \gamma`, but grows only
-       when the loss falls further below its average than :math:`w` has decayed to;
+       where :math:`c` is the Polyak step size for all batches together, :math:`\sum h / \sum \gamma`, but it grows only
+       in batches in which the loss is further below its average than the decayed :math:`w`;
     4. :math:`\alpha` maximises :math:`-\tfrac12 \alpha^\top Q \alpha + \alpha^\top (b_1, \dots, b_n, T)` over the
        simplex, with :math:`Q = \eta A D^{-1} A^\top`;
     5. :math:`z \leftarrow \Pi_\Omega(z - \mathrm{lr} (\eta D^{-1} \sum_i \alpha_i g_i + \tau \lambda y))`, where
        :math:`\tau = \eta (1 - \alpha_T)` and :math:`\lambda` is the weight decay;
     6. :math:`x \leftarrow x + \tfrac{2}{k+1} (z - x)`, and :math:`y \leftarrow (1-\beta_1) z + \beta_1 x`.
 
-    A batch is dropped if its loss or gradient is not finite, or if its :math:`\gamma` exceeds a thousand times the mean
-    so far; two batches in a row are never dropped for the latter reason.
+    A batch is dropped if its loss or gradient is not finite, if its step overflows, or, without ``aim``, if its
+    :math:`\gamma` exceeds a thousand times the mean so far; two batches in a row are never dropped for the last reason.
 
     Args:
         params: parameters or parameter groups; each group may have its own ``lr`` and ``weight_decay``.

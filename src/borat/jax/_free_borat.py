@@ -56,7 +56,8 @@ def free_borat(
 
     This is :class:`borat.FreeBORAT` as an Optax transformation; the documentation of that class describes the
     algorithm. Pass the loss of the batch to ``update`` as ``value``, and get the result from
-    :func:`free_borat_eval_params`. If the loss or a gradient is not finite, the batch is dropped: its updates are zero.
+    :func:`free_borat_eval_params`. A batch is dropped if its loss or gradient is not finite, or if its gradient is far
+    longer than those before: its updates are zero.
 
     Args:
         bundle_size: the number of pieces :math:`N`, the target included; 2 to 8.
