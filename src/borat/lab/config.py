@@ -61,9 +61,9 @@ class RunConfig(StrictModel):
     dropout: Fraction = Field(default=0.0, description="Probability of dropout")
     loss: Annotated[str, one_of(*LOSSES)] = Field(default="ce", description=f"One of {', '.join(LOSSES)}")
 
-    optimizer: str = Field(default="borat", description=f"One of {', '.join(METHODS)}")
+    optimizer: str = Field(default="free-borat", description=f"One of {', '.join(METHODS)}")
     bundle_size: Count = Field(default=3, description="Pieces in a bundle, including the constant one")
-    lr: Coefficient = Field(default=0.1, description="Learning rate; a cap for borat and alig, a factor for free-borat")
+    lr: Coefficient = Field(default=1.0, description="Learning rate; a cap for borat and alig, a factor for free-borat")
     """Default: the learning rate that the optimizer's authors recommend."""
     schedule: Annotated[str, one_of(*SCHEDULES)] = Field(
         default="constant", description=f"One of {', '.join(SCHEDULES)}"
@@ -95,7 +95,7 @@ class RunConfig(StrictModel):
     def _set_defaults(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        method = METHODS.get(values.get("optimizer", "borat"))
+        method = METHODS.get(values.get("optimizer", cls.model_fields["optimizer"].default))
         return ({"lr": method.lr} if method else {}) | ({"epochs": 1} if values.get("task") else {}) | values
 
     @model_validator(mode="after")

@@ -87,7 +87,7 @@ main()
 
 
 def test_a_run_that_is_shorter_than_a_bundle_makes_one_update(tmp_path):
-    config = RunConfig(bundle_size=40, epochs=2, train_limit=300, batch_size=100)
+    config = RunConfig(optimizer="borat", bundle_size=40, epochs=2, train_limit=300, batch_size=100)
     with pytest.warns(UserWarning, match="bundle_size=40 needs 39 batches for an update, but epochs=2 .* give 6"):
         metrics = train(config, tmp_path / "run")
     assert [sum(epoch["kinds"].values()) for epoch in metrics.epochs] == [0, 1]
@@ -96,13 +96,15 @@ def test_a_run_that_is_shorter_than_a_bundle_makes_one_update(tmp_path):
 
 def test_batches_left_over_after_the_last_bundle_make_no_update(tmp_path):
     """Seven batches, three to a bundle: the last one alone must not move the weights."""
-    metrics = train(RunConfig(bundle_size=4, epochs=1, train_limit=700, batch_size=100), tmp_path / "run")
+    config = RunConfig(optimizer="borat", bundle_size=4, epochs=1, train_limit=700, batch_size=100)
+    metrics = train(config, tmp_path / "run")
     assert sum(metrics.epochs[0]["kinds"].values()) == 2
     assert Run(tmp_path / "run").load("last.pt")["optimizer"]["param_groups"][0]["bundle"]["position"] == 1
 
 
 def test_a_run_of_one_bundle_is_not_warned_of(tmp_path):
-    metrics = train(RunConfig(bundle_size=4, epochs=1, train_limit=300, batch_size=100), tmp_path / "run")
+    config = RunConfig(optimizer="borat", bundle_size=4, epochs=1, train_limit=300, batch_size=100)
+    metrics = train(config, tmp_path / "run")
     assert sum(metrics.epochs[0]["kinds"].values()) == 1
 
 

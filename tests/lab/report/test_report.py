@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fabricate
-from borat import BORAT
+from borat import FreeBORAT
 from borat.lab import read_runs
 from borat.lab.cli import app
 from borat.lab.config import RunConfig
@@ -173,7 +173,7 @@ def test_a_run_that_raises_is_shown_as_failed(tmp_path, monkeypatch, config):
     def refuse(*arguments, **options):
         raise RuntimeError("NaN is refused")
 
-    monkeypatch.setattr(BORAT, "step", refuse)
+    monkeypatch.setattr(FreeBORAT, "step", refuse)
     with pytest.raises(RuntimeError, match="NaN is refused"):
         train(config, tmp_path / "run")
     found = collect(tmp_path)
@@ -191,7 +191,7 @@ def test_tasks_and_methods_in_order(tmp_path):
         fabricate.write_run(tmp_path, RunConfig(**{"epochs": 1, **changes}), accuracy=0.5)
     tasks = group(collect(tmp_path))
     assert short_names(tasks) == ["cross-entropy", "cross-entropy, label noise 0.1", "multi-class hinge"]
-    assert tasks[0].methods == ["SGD", "BORAT5", "Adam"]
+    assert tasks[0].methods == ["SGD", "FreeBORAT5", "Adam"]
     assert len(set(file_names(tasks))) == 3
     assert sort_labels(["Adam", "BORAT4", "BORAT5", "SGD, cosine", "ALI-G", "SGD"]) == [
         "SGD", "ALI-G", "BORAT5", "BORAT4", "Adam", "SGD, cosine",
@@ -219,7 +219,9 @@ def test_the_form_follows_what_was_varied(tmp_path, form, second, changes):
 def test_the_best_is_chosen_on_validation_among_finished_runs(tmp_path):
     accuracies = {0.1: ("finished", 0.7), 1.0: ("finished", 0.8), 10.0: ("diverged", 0.9), 20.0: ("running", 0.95)}
     for lr, (status, accuracy) in accuracies.items():
-        run = fabricate.write_run(tmp_path, RunConfig(lr=lr, epochs=4), accuracy=accuracy, status=status)
+        run = fabricate.write_run(
+            tmp_path, RunConfig(optimizer="borat", lr=lr, epochs=4), accuracy=accuracy, status=status
+        )
         metrics = run.metrics
         metrics.result = dict.fromkeys(metrics.result, 1.0 - accuracy)  # the test split disagrees
         run.write_metrics(metrics)
@@ -261,7 +263,7 @@ def test_the_best_is_chosen_as_the_experiment_says(tmp_path):
     """The smallest training loss and the highest validation accuracy belong to different settings."""
     for name in ("by loss", "by accuracy"):
         for lr, accuracy, loss in ((0.1, 0.9, 0.5), (1.0, 0.8, 0.1)):
-            config = RunConfig(lr=lr, epochs=1, seed=len(name))
+            config = RunConfig(optimizer="borat", lr=lr, epochs=1, seed=len(name))
             run = Run.create(tmp_path / name / config.digest, config)
             epoch = {"epoch": 0, "train_loss": loss, "validation_accuracy": accuracy}
             run.write_metrics(Metrics("finished", [epoch], {"test_accuracy": accuracy}))

@@ -70,7 +70,7 @@ def test_both_kinds_of_task_in_one_report(tmp_path):
     write_text_runs(tmp_path)
     epoch = {"epoch": 0, "train_loss": 0.5, "validation_accuracy": 0.6, "validation_loss": 0.5}
     result = {"test_accuracy": 0.7, "test_loss": 0.4}
-    Run.create(tmp_path / "digits", RunConfig()).write_metrics(Metrics("finished", [epoch], result))
+    Run.create(tmp_path / "digits", RunConfig(optimizer="borat")).write_metrics(Metrics("finished", [epoch], result))
     found = collect(tmp_path)
     tasks = group(found)
     assert [task.metric for task in tasks] == ["test accuracy", "test loss"]

@@ -13,7 +13,7 @@ from borat.lab.store.run import Metrics, Run
 
 
 def test_a_row_for_each_run(tmp_path):
-    finished = fabricate.write_run(tmp_path / "a", RunConfig(radius=50.0, epochs=4), accuracy=0.75)
+    finished = fabricate.write_run(tmp_path / "a", RunConfig(optimizer="borat", radius=50.0, epochs=4), accuracy=0.75)
     config = RunConfig(optimizer="sgd", schedule="cosine", epochs=4, train_limit=600)
     fabricate.write_run(tmp_path / "deep", config, accuracy=0.5, status="diverged")
     runs = read_runs(str(tmp_path))
@@ -28,7 +28,7 @@ def test_a_row_for_each_run(tmp_path):
     assert math.isnan(second.train_loss), "the loss was not finite"
     assert second.train_limit == 600
     assert [epoch["epoch"] for epoch in first.history] == [0, 1, 2, 3]
-    assert list(runs.config) == [RunConfig(radius=50.0, epochs=4), config]
+    assert list(runs.config) == [RunConfig(optimizer="borat", radius=50.0, epochs=4), config]
 
 
 def test_a_run_without_a_test_split_and_one_that_has_not_ended(tmp_path):

@@ -23,7 +23,9 @@ from borat.lab.store.run import Metrics, Run
 from borat.lab.training.train import Interrupted, Training, train
 from processes import ended, start_borat
 
-SMALL = RunConfig(epochs=3, train_limit=400, batch_size=32, dropout=0.2, bundle_size=5, lr=1.0, radius=20.0)
+SMALL = RunConfig(
+    optimizer="borat", bundle_size=5, lr=1.0, radius=20.0, epochs=3, train_limit=400, batch_size=32, dropout=0.2
+)
 
 
 def without_time(metrics: Metrics) -> list[dict]:
@@ -170,7 +172,7 @@ def test_a_dropped_batch_is_not_divergence(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Training, "_forward", broken)
     with pytest.warns(UserWarning, match="the batch is dropped"):
-        metrics = train(RunConfig(epochs=2, train_limit=300, batch_size=32), tmp_path / "borat")
+        metrics = train(RunConfig(epochs=2, train_limit=300, batch_size=32, optimizer="borat"), tmp_path / "borat")
     assert metrics.status == "finished"
     assert [epoch["dropped_batches"] for epoch in metrics.epochs] == [1, 1]
     assert all(math.isfinite(epoch["train_loss"]) for epoch in metrics.epochs)
@@ -183,7 +185,8 @@ def test_a_dropped_batch_is_not_divergence(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("precision", ["64", "bf16-mixed"])
 def test_precisions(tmp_path, precision):
-    metrics = train(RunConfig(epochs=2, train_limit=300, precision=precision, lr=1.0), tmp_path / "run")
+    config = RunConfig(optimizer="borat", epochs=2, train_limit=300, precision=precision, lr=1.0)
+    metrics = train(config, tmp_path / "run")
     assert metrics.epochs[1]["train_loss"] < metrics.epochs[0]["train_loss"]
 
 
@@ -269,7 +272,7 @@ def test_a_missing_run_cannot_be_resumed(tmp_path):
 def test_events_for_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    metrics = train(RunConfig(epochs=2, train_limit=400, batch_size=8), tmp_path / "run")
+    metrics = train(RunConfig(epochs=2, train_limit=400, batch_size=8, optimizer="borat"), tmp_path / "run")
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     names = events.Tags()["scalars"]
     assert {"batch/loss", "epoch/validation_accuracy", "borat/step_size", "borat/alpha/bound"} <= set(names)
@@ -279,7 +282,7 @@ def test_events_for_tensorboard(tmp_path):
 
 
 def test_a_neural_computer_learns_bits(tmp_path):
-    config = RunConfig(data="repeat_copy", model="dnc", train_limit=256, batch_size=16, epochs=2, lr=0.1)
+    config = RunConfig(data="repeat_copy", model="dnc", train_limit=256, batch_size=16, epochs=2, optimizer="borat")
     metrics = train(config, tmp_path / "run")
     assert metrics.epochs[1]["train_loss"] < metrics.epochs[0]["train_loss"]
     assert 0.5 < metrics.result["test_accuracy"] < 1.0
@@ -317,7 +320,7 @@ def test_step_sizes_are_recorded(tmp_path):
         (["--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
         (["--model", "wrn-41-4"], "depth"),
         (["--data", "cifr10"], "did you mean 'cifar10'?"),
-        (["--weight-decay", "0.1"], "weight_decay does not apply to borat"),
+        (["--optimizer", "borat", "--weight-decay", "0.1"], "weight_decay does not apply to borat"),
         (["--data", "repeat_copy"], "model must be dnc for repeat_copy, got 'mlp-128-128'"),
         (["--model", "infersent"], "model must take images or vectors for digits"),
         (["--model", "mlp-bn-8", "--train-limit", "129"], "batch_size must leave at least 2 of 129 examples"),

@@ -18,7 +18,9 @@ from borat.lab.store.run import Run
 from borat.lab.training.objective import Tally
 from borat.lab.training.train import Interrupted, train
 
-SMALL = RunConfig(data="text", model="gpt-1-16", window=16, batch_size=8, epochs=3, dropout=0.1, bundle_size=3, lr=1.0)
+SMALL = RunConfig(
+    data="text", model="gpt-1-16", window=16, batch_size=8, epochs=3, dropout=0.1, optimizer="borat", lr=1.0
+)
 
 
 @pytest.fixture(scope="module")

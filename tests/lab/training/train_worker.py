@@ -10,7 +10,9 @@ import torch
 from borat.lab.config import Execution, RunConfig
 from borat.lab.training.train import train
 
-CONFIG = RunConfig(epochs=2, train_limit=330, batch_size=32, bundle_size=4, lr=0.5, radius=20.0, precision="64")
+CONFIG = RunConfig(
+    optimizer="borat", bundle_size=4, lr=0.5, radius=20.0, epochs=2, train_limit=330, batch_size=32, precision="64"
+)
 
 
 def config_of(optimizer: str) -> RunConfig:
