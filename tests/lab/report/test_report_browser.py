@@ -28,8 +28,8 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     fabricate.write_grid(folder / "ce", radii=(50.0, 100.0), seeds=2, epochs=3)
     fabricate.write_grid(folder / "lines", radii=(None,), epochs=3, data="digits")
-    fabricate.write_run(folder / "evil", RunConfig(data=EVIL, model=EVIL, epochs=3), accuracy=0.5)
-    Run.create(folder / "early", RunConfig(data="digits", lr=3.0))
+    fabricate.write_run(folder / "evil", RunConfig(optimizer="borat", data=EVIL, model=EVIL, epochs=3), accuracy=0.5)
+    Run.create(folder / "early", RunConfig(optimizer="borat", data="digits", lr=3.0))
     Experiment(**fabricate.EXPERIMENT).write(folder / "ce")
     write_report(folder, folder / "report.html", title=EVIL)
     return folder / "report.html"
